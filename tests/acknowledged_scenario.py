@@ -18,9 +18,9 @@ from howfar.contract.messages import (
     Target,
     UnixTarget,
 )
-from howfar.engine.inserts import single_row_inserts
 from howfar.engine.process import EngineFailed, EngineProcess
-from howfar.plan.factors import SHORT_ROW
+from howfar.experiments.replication.factors import SHORT_ROW
+from howfar.experiments.replication.inserts import single_row_inserts
 
 T = TypeVar("T")
 MILLISECOND = 1_000_000

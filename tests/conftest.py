@@ -21,6 +21,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)  # a de
 settings.load_profile("default" if os.environ.get("HOWFAR_EXPLORE") else "repeatable")
 
 TESTS = Path(__file__).parent
+LAB_FOLDERS = tuple(f"{TESTS / name}/" for name in ("lab", "physics"))
 
 os.environ.pop("COLUMNS", None)
 """The parallel test runner sets it. Without it, output is as wide as without a terminal, unless a test sets another width."""
@@ -40,7 +41,7 @@ def _no_known_password() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in {"lab", "physics"}:
+        if str(item.path).startswith(LAB_FOLDERS):
             item.add_marker(pytest.mark.lab)
         long = item.get_closest_marker("lab") or item.get_closest_marker("slow")
         if long and not item.get_closest_marker("timeout"):

@@ -18,7 +18,7 @@ from pathlib import Path
 import pymysql
 
 import howfar.recording
-from howfar.lab.php.php_fpm import fastcgi_parameters, find_php_fpm, send_request
+from howfar.experiments.page.lab.php_fpm import fastcgi_parameters, find_php_fpm, send_request
 from howfar.recording.marks import VARIABLE, Marks
 
 PREPENDED = Path(howfar.recording.__file__).parent / "php"

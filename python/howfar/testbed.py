@@ -21,7 +21,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import TrialReceipt
 from howfar.engine.process import Launcher
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
 from howfar.store.records import Window

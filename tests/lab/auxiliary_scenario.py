@@ -18,8 +18,8 @@ from howfar.engine.run_load import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.plan.factors import Level
-from howfar.runner.loads.keys import fill_keys
+from howfar.plan.factor import Level
+from howfar.runner.loads.key_stores import fill_keys
 from howfar.testbed import LoadFacts, TrialEnvironment
 from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import chi2
 
 from howfar.contract.messages import Distribution
 
@@ -66,6 +65,8 @@ _MASS = {"uniform": _uniform, "gaussian": _gaussian, "special": _special, "paret
 def p_value(ids: Iterable[int], expected: Floats) -> float:
     """The p-value of Pearson's chi-square test against `expected`. Neighbouring ids are pooled until a class expects MIN_EXPECTED ids.
     An impossible id makes it 0."""
+    from scipy.stats import chi2  # slow to load, and each test process collects this file
+
     counts = Counter(ids)
     total = counts.total()
     if any(not 1 <= number <= len(expected) or expected[number - 1] <= 0 for number in counts):

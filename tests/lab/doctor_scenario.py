@@ -427,7 +427,7 @@ def _make_templates(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Pa
     templates = {kind: base / kind for kind in DIALECTS if kind not in absent}
     for kind, directory in templates.items():
         DIALECTS[kind].initialise(find_server(kind).path, directory)
-        DIALECTS[kind].adopt(directory)
+        DIALECTS[kind].renew_identity(directory)
     if "postgresql" not in absent:
         templates["postgresql"] = base / "postgresql"
         _initialise_postgresql(find_server("postgresql").path, templates["postgresql"])

@@ -20,12 +20,12 @@ from howfar.engine.acknowledged import HEADER, RECORD, KeyOutcome
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import HowfarError
-from howfar.lab.replication import ReplicaSet, ReplicaSetContext, ReplicationSpec, open_replica_set
-from howfar.lab.replication.links import EmulatedReplicationLink
+from howfar.experiments.replication.fault.crash import FAULTS, FaultContext, run_crash
+from howfar.experiments.replication.fault.fallback import run_fallback
+from howfar.experiments.replication.lab import ReplicaSet, ReplicaSetContext, ReplicationSpec, open_replica_set
+from howfar.experiments.replication.lab.links import EmulatedReplicationLink
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.program import Program
-from howfar.runner.fault.crash import FAULTS, FaultContext, run_crash
-from howfar.runner.fault.fallback import run_fallback
 from tests.acknowledged_scenario import INSERTS
 from tests.lab.replication_scenario import run_cases
 from tests.lab.scenario_programs import run_in_sandbox

@@ -34,8 +34,9 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.spec import DirectionSpec
 from howfar.lab.window import LabWindowWatch, WatchTargets
-from howfar.plan.factors import Level
-from howfar.plan.types import Data, Plan, Timing, Workload, baseline_model, factors_model
+from howfar.plan.factor import Level
+from howfar.plan.types import Plan, Timing, baseline_model, factors_model
+from howfar.plan.workload import Data, Workload
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
 from howfar.services import SqlProtocol

@@ -12,10 +12,9 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.contract.messages import ServiceName, TcpTarget, UnixTarget
+from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import HowfarError
 from howfar.lab.network import Host, usable_cpus
-from howfar.lab.php.php_fpm import FpmProgram, find_php_fpm
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, ServerContext, ServerProcess, Store, Tables, find_store
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -71,14 +70,6 @@ def require_server(kind: str) -> Program:
         return find_server(kind)
     except HowfarError as error:
         pytest.skip(f"{kind}: {error.message} {error.advice}")
-
-
-def require_php(sql: ServiceName = "mysql") -> FpmProgram:
-    """PHP-FPM with the extensions for pages whose statements go to `sql`; skips the test if it is not installed."""
-    try:
-        return find_php_fpm(sql)
-    except HowfarError as error:
-        pytest.skip(f"{error.message} {error.advice}")
 
 
 def prepare_store(server: str, work: Path, *, tables: Tables = ONE_TABLE) -> Store:

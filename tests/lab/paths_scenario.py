@@ -16,9 +16,9 @@ from howfar.contract.messages import Sysbench, Workload
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.paths import find_path
-from howfar.plan.page import Keys
+from howfar.plan.kinds import Keys
 from howfar.plan.sessions import session_spec
-from howfar.runner.loads.keys import fill_keys, key_value_workload, store_protocol
+from howfar.runner.loads.key_stores import fill_keys, key_value_workload, store_protocol
 from howfar.runner.loads.load import make_session
 from howfar.testbed import LoadFacts
 from tests.lab.scenario_programs import make_load_job, run_in_sandbox

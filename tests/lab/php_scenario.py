@@ -33,14 +33,15 @@ from howfar.contract.services import services_of, sql_of
 from howfar.doctor.findings import Kind
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError, LabError
+from howfar.experiments.page.factors import PHP
+from howfar.experiments.page.lab import php_fpm
+from howfar.experiments.page.lab.php_fpm import PhpReply, count_keys_read, count_round_trips, send_request
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import PhpReply, count_keys_read, count_round_trips, send_request
 from howfar.lab.trial_environment import LabTrialEnvironment
-from howfar.plan.factors import Level
-from howfar.runner.loads.keys import fill_keys
+from howfar.plan.factor import Level
+from howfar.runner.loads.key_stores import fill_keys
 from howfar.testbed import LoadFacts
 from tests.lab.auxiliary_scenario import STORES
 from tests.lab.php_proposals import Endpoint, run_all
@@ -277,7 +278,7 @@ def main() -> None:
         with_goodput=False,
         connections=8,
         auxiliary_servers=STORES,
-        application=True,
+        application=PHP,
     )
     special = {
         "wrong path": _wrong_path,

@@ -20,12 +20,12 @@ from unittest.mock import patch
 from howfar.cli.session import instruments, open_testbed
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import Event, Measuring
-from howfar.lab import replicated_group
-from howfar.lab.replication.links import FOREVER_MS
-from howfar.plan.factors import Level
+from howfar.experiments.replication.fault.crash import replica_set_of
+from howfar.experiments.replication.lab import replicated_group
+from howfar.experiments.replication.lab.links import FOREVER_MS
+from howfar.plan.factor import Level
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
-from howfar.runner.fault.crash import Replicated
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole
@@ -86,8 +86,7 @@ def link_breaker(laboratory: RecordingTestbed, link_fault: str | None) -> Callab
     def on_event(event: Event) -> None:
         if link_fault is None or not isinstance(event, Measuring):
             return
-        assert isinstance(laboratory.last, Replicated) and laboratory.last.replica_set is not None
-        (link,) = laboratory.last.replica_set.links
+        (link,) = replica_set_of(laboratory.last).links
         if link_fault == "cut":
             link.cut()
         else:

@@ -17,13 +17,13 @@ from howfar.doctor.examine import examine
 from howfar.doctor.findings import Finding, Kind
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 from howfar.errors import HowfarError, LabError
-from howfar.lab.replication import ReplicaSet
-from howfar.lab.replication.binary_log import BinaryLogReplication, query_status, query_variables
-from howfar.lab.replication.links import EmulatedReplicationLink
-from howfar.lab.replication.member import Member, refuse_errant_transactions, wait_for
-from howfar.lab.replication.proof import latency_violation, window_violations
-from howfar.lab.replication.replica_set import promote
-from howfar.lab.replication.watch import CommitWatch, LagWatch
+from howfar.experiments.replication.lab import ReplicaSet
+from howfar.experiments.replication.lab.binary_log import BinaryLogReplication, query_status, query_variables
+from howfar.experiments.replication.lab.links import EmulatedReplicationLink
+from howfar.experiments.replication.lab.member import Member, refuse_errant_transactions, wait_for
+from howfar.experiments.replication.lab.proof import latency_violation, window_violations
+from howfar.experiments.replication.lab.replica_set import promote
+from howfar.experiments.replication.lab.watch import CommitWatch, LagWatch
 from howfar.lab.servers import USER
 
 INSERTS = 15

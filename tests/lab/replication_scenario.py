@@ -17,14 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from howfar.errors import HowfarError
+from howfar.experiments.replication.distances import rtts_ns
+from howfar.experiments.replication.lab import (
+    ReplicaSetContext,
+    ReplicationSpec,
+    open_replica_set,
+    open_replication_links,
+)
+from howfar.experiments.replication.lab.links import EmulatedReplicationLink
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import ReplicaSetContext, ReplicationSpec, open_replica_set, open_replication_links
-from howfar.lab.replication.links import EmulatedReplicationLink
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
-from howfar.plan.distances import rtts_ns
 from tests.lab.replication_actions import ACTIONS
 from tests.lab.replication_setup_faults import FAULTS
 from tests.lab.scenario_programs import run_in_sandbox

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from howfar.experiments.replication.lab import ReplicaSet, replica_set
+from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
+from howfar.experiments.replication.lab.dialect import Seed, replication_dialect
+from howfar.experiments.replication.lab.links import EmulatedReplicationLink
+from howfar.experiments.replication.lab.member import Member, start_member
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
-from howfar.lab.replication import ReplicaSet, replica_set
-from howfar.lab.replication.binary_log import BinaryLogReplication
-from howfar.lab.replication.dialect import Seed, replication_dialect
-from howfar.lab.replication.links import EmulatedReplicationLink
-from howfar.lab.replication.member import Member, start_member
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.table_store import LOADED_TEMPLATES
 

@@ -40,7 +40,7 @@ def cache_variable(cache: Path | None) -> dict[str, str]:
 
 
 def lab_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "howfar.cli.lab", *arguments]
+    return [sys.executable, "-m", "howfar", "lab", *arguments]
 
 
 def in_sandbox(*command: str) -> list[str]:

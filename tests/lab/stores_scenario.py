@@ -15,7 +15,7 @@ from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.runner.loads.keys import fill_keys
+from howfar.runner.loads.key_stores import fill_keys
 from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
 KEYS = 300

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from howfar.lab.replication.galera import transfer_obstacle
-from howfar.lab.replication.group import PORT as GROUP_PORT
-from howfar.lab.replication.links import node_address
+from howfar.experiments.replication.lab.group import PORT as GROUP_PORT
+from howfar.experiments.replication.lab.links import node_address
+from howfar.experiments.replication.records import CrashRecord
+from howfar.lab.servers.galera_programs import transfer_obstacle
 from howfar.lab.servers.kinds import find_server
-from howfar.store.records import CrashRecord
 from tests.lab.sandboxes import run_lab
 from tests.lab.scenario_programs import run_scenario
 from tests.lab.test_replication import run_replication

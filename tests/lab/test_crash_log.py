@@ -26,7 +26,7 @@ from howfar.contract.messages import (
 )
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
-from howfar.runner.fault.crash import ClientLog, KeyComparison, Keys, compare_keys
+from howfar.experiments.replication.fault.crash import ClientLog, KeyComparison, Keys, compare_keys
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_event, run
 from tests.lab.local_servers import LocalServer, make_short_directory, prepare_store, run_server, run_store
 

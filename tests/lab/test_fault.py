@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from howfar.experiments.replication.records import CrashRecord, FallbackRecord
 from howfar.lab.servers.kinds import find_server
-from howfar.store.records import CrashRecord, FallbackRecord
 from howfar.store.run_file import read_run
 from tests.lab.fault_scenario import PLANTED, THREADS
 from tests.lab.howfar_runs import ONE_TABLE, Session, all_namespaces, plan_toml, timing

@@ -16,7 +16,8 @@ from howfar.contract.receipt import StatementCounts
 from howfar.store.records import Run, StopReason, Trial
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import PATHS, assert_completed, good_trials, require, tiny_plan
-from tests.lab.local_servers import require_php, require_server
+from tests.lab.local_php import require_php
+from tests.lab.local_servers import require_server
 from tests.lab.sandboxes import TIMEOUT_S, cache_variable, in_sandbox
 
 _MISSING = [

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from howfar.experiments.replication.preflight import cluster_obstacle
 from howfar.lab.idle import polling_obstacle
 from howfar.lab.servers.kinds import find_server
-from howfar.runner.preflight import cluster_obstacle
 from howfar.store.records import Run
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import ONE_TABLE, POINT_SELECT, assert_completed, good_trials, plan_toml, require, timing

@@ -17,7 +17,7 @@ import pytest
 from howfar.bottleneck.traffic import IP_TCP_BYTES, MTU, SEGMENT_HEADER_BYTES, carried_from_interface_count
 from howfar.model.facts import reply_sizes
 from howfar.model.resource import Resource
-from howfar.plan.types import Workload
+from howfar.plan.workload import Workload
 from tests.lab.limit_verdicts import judge, other_programs_cpus, should_retry
 from tests.lab.local_servers import require_server
 from tests.lab.scenario_programs import run_scenario

@@ -14,10 +14,10 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
+from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
+from howfar.experiments.replication.lab.dialect import Source, replication_dialect
+from howfar.experiments.replication.lab.member import wait_for
 from howfar.experiments.replication.report import STATUS, MyCnf
-from howfar.lab.replication.binary_log import BinaryLogReplication
-from howfar.lab.replication.dialect import Source, replication_dialect
-from howfar.lab.replication.member import wait_for
 from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.program import Program

@@ -24,8 +24,8 @@ from howfar.contract.messages import (
     Tls,
 )
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher
-from howfar.engine.receipt_check import page_mismatches
 from howfar.engine.run_load import LoadOutcome, run_load
+from howfar.experiments.page.load import page_mismatches
 from tests.lab import certificates
 from tests.lab.local_servers import LocalServer, make_short_directory
 from tests.lab.local_stores import Store, run_memcached, run_redis, run_tables_job

@@ -24,7 +24,8 @@ from tests.lab.howfar_runs import (
     run_howfar,
     timing,
 )
-from tests.lab.local_servers import require_php, require_server
+from tests.lab.local_php import require_php
+from tests.lab.local_servers import require_server
 from tests.lab.undisturbed import skip_if_disturbed, unexcused
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from howfar.errors import MissingError
-from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import find_php_fpm
+from howfar.experiments.page.lab import php_fpm
+from howfar.experiments.page.lab.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import KINDS, find_server
-from tests.lab.local_servers import require_php, require_server
+from tests.lab.local_php import require_php
+from tests.lab.local_servers import require_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
 from tests.lab.sandboxes import wait_until
 from tests.lab.scenario_programs import run_scenario
@@ -220,7 +221,7 @@ def test_missing_extensions_are_reported_with_what_to_install(tmp_path: Path, mo
 _HOLDS = """
 import sys, time
 from pathlib import Path
-from howfar.lab.php.php_fpm import PhpFpm, find_php_fpm
+from howfar.experiments.page.lab.php_fpm import PhpFpm, find_php_fpm
 from howfar.lab.network import Host, usable_cpus
 pool = PhpFpm(find_php_fpm(), Path(sys.argv[1]), Host("client", None).launcher(usable_cpus()), 2)
 pool.become_ready()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from howfar.experiments.replication.records import CrashRecord
 from howfar.lab.servers.kinds import find_server
-from howfar.store.records import CrashRecord, Measured, Trial, TrialStatus
+from howfar.store.records import Measured, Trial, TrialStatus
 from tests.lab.howfar_runs import require
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.scenario_programs import run_scenario

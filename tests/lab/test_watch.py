@@ -15,7 +15,7 @@ from howfar.contract.messages import Watched, Watching, WatchJob
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import KeyOutcome
 from howfar.engine.process import EngineFailed, EngineProcess
-from howfar.runner.fault.crash import compare_visibility
+from howfar.experiments.replication.fault.crash import compare_visibility
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.local_servers import LocalServer, run_server
 

@@ -165,7 +165,7 @@ def known_queue(link: Link) -> Observation:
     wire = payload + FRAME_BYTES
     with datagrams(link) as udp:
         start_ns = time.monotonic_ns()
-        udp.send_all(count, payload, pace=count)
+        udp.send_all(count, payload, batch_size=count)
         sent_bytes = (time.monotonic_ns() - start_ns) * rate_bps / 8e9
         arrived = len(udp.finish(limit * 8 / rate_bps + 0.1).numbers)
     facts = {"arrived_bytes": arrived * wire, "limit_bytes": limit, "sent_during_burst_bytes": sent_bytes}

@@ -33,7 +33,7 @@ from howfar.contract.messages import (
 from howfar.contract.receipt import ServerReceipt, TrialReceipt
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import execute_run, run_info
 from howfar.runner.trial import Instruments

@@ -10,7 +10,7 @@ from tests.made import build, build_run, build_trial
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import LinkCounters, LinkReceipt, QuantilesNs, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse
-from howfar.plan.types import Workload
+from howfar.plan.workload import Workload
 from howfar.store.records import Arm, ArmRole, Measured, Run, StopReason, Trial, Window
 
 ELAPSED_NS = 2_000_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from howfar.analysis.answer import MAX_WORDS
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import render_as, render_in_terminal
 from howfar.report.terminal import to_ascii
+from howfar.report.texts import SCREEN
 from howfar.stats.estimate import Part
 
 F = TypeVar("F", bound=Part)
@@ -29,6 +31,16 @@ def is_golden(path: Path, text: str) -> None:
 def is_short(text: str) -> None:
     """Assert that a sentence of an answer has at most `MAX_WORDS` words and no brackets."""
     assert 1 <= len(text.split()) <= MAX_WORDS and not set("()[]{}") & set(text), text
+
+
+def charts_have_figures(page: str) -> bool:
+    """Whether each chart of a page has its name and its figures: those of the first ones follow the main table, in its order."""
+    charts = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    without = [chart for chart in charts if "<table" not in chart]
+    later = re.findall(f"<summary>{SCREEN['figures']}</summary>.*?<table", page, re.DOTALL)
+    return (
+        without == charts[: len(without)] and len(later) == len(without) and all("<title>" in each for each in charts)
+    )
 
 
 def _in_terminal(

@@ -10,8 +10,9 @@ from typing import Any
 
 from tests.unit.synthetic_run import PathModel, _trial, measured, run_of
 
-from howfar.analysis.advice import Advice
+from howfar.analysis.advice import advise_on_limits
 from howfar.analysis.answer import Answer, sentence
+from howfar.analysis.causes import CAUSES
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import Cycle, CyclePart
@@ -60,25 +61,23 @@ def grid_run(plan: str, wanted: list[Wanted], blocks: int = 6, seed: int = 1) ->
     return run_of(plan, arms, trials, StopReason.TIME, seed=seed)
 
 
-ADVICE = (
-    Advice(
-        action="Make the link faster, or send less.",
-        because="At 1 Gb/s it is full from 16 connections on; at 2.5 Gb/s the server's CPU would be the limit, at x 1.7.",
-    ),
-)
-"""Made-up advice, like every finding here: the advice of the analysis has its own tests."""
-
-
 def only_these(found: Summary, findings: dict[str, Any]) -> Summary:
     """The summary with these findings and no others."""
     keys = found.findings.keys()
     made = dict.fromkeys(keys) | {"what_if": what_if()} | {key: findings.pop(key) for key in keys & findings.keys()}
-    return found.model_copy(update={"confirmations": (), "advice": ADVICE, "findings": made} | findings)
+    advice = tuple(advise_on_limits(findings["cells"]))
+    return found.model_copy(update={"confirmations": (), "advice": advice, "findings": made} | findings)
 
 
-def answered(texts: Texts, *findings: Finding) -> dict[str, Any]:
+def answered(texts: Texts, *findings: Finding, causes: tuple[Finding, ...] = ()) -> dict[str, Any]:
     """The fields of a summary with this answer."""
-    answer = Answer(question="What is made up?", sentence=sentence(findings, texts), findings=findings)
+    answer = Answer(
+        question="What is made up?",
+        sentence=sentence(findings, texts),
+        findings=findings,
+        why=sentence(causes, {**CAUSES, **texts}),
+        causes=causes,
+    )
     return {"answer": answer, "verdict": answer.sentence}
 
 

@@ -25,11 +25,12 @@ from tests.unit.synthetic_cells import (
 )
 from tests.unit.synthetic_sessions import compression, encryption
 
+from howfar.analysis.causes import limit_cause
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation, Limit
-from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
-from howfar.experiments.bandwidth.texts import TEXTS
+from howfar.experiments.network.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
+from howfar.experiments.network.bandwidth.texts import TEXTS
 from howfar.experiments.registry import summarise
 from howfar.findings import Finding
 from howfar.model.fit import ModelPoint, Prediction
@@ -110,11 +111,14 @@ def bandwidth() -> Summary:
         ),
         Finding(id="server-cpu", subject="at 10 Gb/s", parameters=place),
     )
+    fastest = {"at 1 Gb/s": "remote, 1gbit, 64 threads", "at 10 Gb/s": "remote, 10gbit, 64 threads"}
+    found_causes = (limit_cause(cell, where) for where, arm in fastest.items() for cell in cells if cell.arm == arm)
+    causes = tuple(cause for cause in found_causes if cause is not None)
     return only_these(
         found,
         {
             "cells": tuple(cells),
-            **answered(TEXTS, *findings),
+            **answered(TEXTS, *findings, causes=causes),
             "scaling": Scaling(curves=curves, says="The link costs nothing at 1 connection and caps the rest at 93/s."),
             "confirmations": (
                 Confirmation(

@@ -21,16 +21,16 @@ from tests.unit.synthetic_cells import (
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
-from howfar.experiments.compression.analysis import (
+from howfar.experiments.network.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
+from howfar.experiments.network.compression.analysis import (
     BreakEvenPoint,
     CompressionEconomics,
     CompressionRow,
     CompressionTried,
 )
-from howfar.experiments.compression.texts import TEXTS as COMPRESSION
-from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried
-from howfar.experiments.encryption.texts import TEXTS as ENCRYPTION
+from howfar.experiments.network.compression.texts import TEXTS as COMPRESSION
+from howfar.experiments.network.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried
+from howfar.experiments.network.encryption.texts import TEXTS as ENCRYPTION
 from howfar.experiments.registry import summarise
 from howfar.findings import Finding
 from howfar.model.resource import Resource
@@ -90,10 +90,21 @@ def compression() -> Summary:
         found,
         {
             "cells": cells,
-            **answered(COMPRESSION, *findings),
+            **answered(COMPRESSION, *findings, causes=(_SAVED,)),
             "compression": CompressionEconomics(rows=rows, says=says),
         },
     )
+
+
+_SAVED = Finding(
+    id="bytes-and-cpu",
+    subject="at 100 Mb/s",
+    estimate=estimate(1.18),
+    parameters={"algorithm": "zstd-1", "content": "text", "bytes": 0.41},
+)
+"""Why compression helps."""
+_CONNECTS = Finding(id="cpu/per-transaction", subject="TLS 1.3", estimate=estimate(2.6))
+"""Why TLS costs throughput."""
 
 
 def _helps(content: str, plain: float, packed: float) -> Finding:
@@ -190,7 +201,7 @@ def encryption() -> Summary:
         found,
         {
             "cells": tuple(cells),
-            **answered(ENCRYPTION, *findings),
+            **answered(ENCRYPTION, *findings, causes=(_CONNECTS,)),
             "scaling": Scaling(curves=_encryption_curves(cells), says="TLS scales like plain connections."),
             "encryption": EncryptionEconomics(rows=rows, says=says),
         },

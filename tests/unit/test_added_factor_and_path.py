@@ -18,7 +18,8 @@ from howfar.experiments.registry import render_as, render_in_terminal, summarise
 from howfar.paths import PATHS
 from howfar.paths.path import ClientEndpoint, Path, PathContext
 from howfar.plan.cells import cells
-from howfar.plan.factors import FACTORS, Factor
+from howfar.plan.factor import Factor
+from howfar.plan.factors import FACTORS
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
 from howfar.report.grid import arrange_grid

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from tests.made import with_environment
-from tests.unit.fake_pages import HEAVY, LIGHT, page_run
+from tests.shipped import skip_without
 from tests.unit.rendered import GOLDEN, is_golden, is_short
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import (
+    FACT_WORDS,
     _collect_facts,
     agreement,
     answer_comparison,
@@ -20,12 +22,12 @@ from howfar.analysis.compare import (
     compare,
     compare_with_first,
 )
-from howfar.analysis.compare_texts import FACTS
 from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
-from howfar.plan.types import USED_OPTIONS, RowDistribution, Workload, WorkloadKind
-from howfar.report.document import Table
+from howfar.plan.kinds import QUERY
+from howfar.plan.workload import WORKLOADS, RowDistribution, Workload
+from howfar.report.document import AdviceBlock, Document
 from howfar.report.terminal import render
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, Run, Trial
@@ -140,29 +142,6 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
     assert not any(arm.same_cell for arm in other.arms)
 
 
-def test_runs_of_pages_are_compared_by_pages() -> None:
-    """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
-    found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
-    assert found.units == ("pages", "pages")
-    report = document([Path("a"), Path("b")], [page_run(blocks=3, seed=1), page_run(blocks=3, seed=2)])
-    throughput, ratios, _ = (block for block in report.blocks if isinstance(block, Table))
-    assert [column.label for column in throughput.columns] == ["arm", "first run pages/s", "second run of the first"]
-    assert [column.label for column in ratios.columns] == [
-        "arm",
-        "throughput vs. baseline",
-        "CPU per page",
-        "p50",
-        "p99",
-    ]
-    assert "time of a page" in render(report, details=True)
-    engine = next(arm for arm in found.arms if "engine" in arm.arm)
-    assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
-    fewer = {"heavy": replace(HEAVY, round_trips=100), "light": LIGHT}
-    half = compare(page_run(blocks=3), page_run(blocks=3, pages=fewer))
-    paid = next(arm for arm in half.arms if arm.arm.startswith("remote, heavy, engine, 0ms, 1 "))
-    assert paid.qps.value > 1.3, "half of the turns: more pages, though fewer queries"
-
-
 def on_hosts(run: Run, rtt_ns: int) -> Run:
     """The run as if measured between hosts with this RTT."""
     arms = tuple(
@@ -270,6 +249,7 @@ def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_m
     ],
 )
 def test_nodes_are_as_far_apart_pair_by_pair(one: str, other: str, near: bool) -> None:
+    skip_without("replication")
     run = on_hosts(synthetic_run(models=REMOTE, samples=5), 7_800)
 
     def of(level: str) -> Run:
@@ -291,12 +271,14 @@ def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable
 def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
     lab = synthetic_run(samples=5)
     few = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3)})
-    assert "not resolved" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
+    assert "too close to call" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
     tcp = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3 or t.arm != "tcp")})
     assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).hosts_note
 
 
 FASTER = (*PATHS[:2], PathModel("tcp", ArmRole.CONTENDER, 1630, 8.8, 26.0), *PATHS[3:])
+OTHER_UNIT = next(name for name, kind in WORKLOADS.items() if kind.operation is not QUERY)
+"""A kind of workload that does not count queries."""
 FOUND: dict[str, tuple[Run, ...]] = {
     "differs": (synthetic_run(seed=1, samples=1200), synthetic_run(seed=2, samples=1200, models=FASTER)),
     "differs-most": (
@@ -306,7 +288,7 @@ FOUND: dict[str, tuple[Run, ...]] = {
     ),
     "same": (synthetic_run(seed=1, samples=5, blocks=60), synthetic_run(seed=2, samples=5, blocks=60)),
     "too-wide": (synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5)),
-    "other-unit": (synthetic_run(samples=5), page_run(blocks=5)),
+    "other-unit": (synthetic_run(samples=5), replanned(synthetic_run(samples=5), workload={"kind": OTHER_UNIT})),
     "other-workload": (
         synthetic_run(samples=5),
         replanned(synthetic_run(samples=5, models=FASTER), workload={"kind": "oltp_read_write"}),
@@ -364,19 +346,6 @@ SPECIAL = RowDistribution().model_dump(mode="json")
             False,
         ),
         ({"workload": {}}, {"workload": {}, "keys": {"count": 5}}, True),
-        ({"workload": {"kind": "key_value"}}, {"workload": {"kind": "key_value"}, "keys": {"get": 5}}, False),
-        ({"workload": {"kind": "page"}}, {"workload": {"kind": "page"}, "keys": {"get": 5}}, True),
-        ({"workload": {"kind": "page"}}, {"workload": {"kind": "page"}, "keys": {"count": 5}}, False),
-        (
-            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1}}},
-            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1, "rounds": 1}, "b": {"sums": 2}}},
-            True,
-        ),
-        (
-            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1}}},
-            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 2}}},
-            False,
-        ),
         (
             {"workload": {"kind": "of a later version", "a": 1}},
             {"workload": {"kind": "of a later version", "a": 2}},
@@ -395,14 +364,30 @@ def test_a_workload_is_what_its_kind_uses(
 
 
 def test_each_option_of_a_workload_is_used_by_some_kind() -> None:
-    assert set(USED_OPTIONS) == set(get_args(WorkloadKind))
-    assert {"kind"}.union(*USED_OPTIONS.values()) == set(Workload.model_fields)
+    assert {"kind"}.union(*(kind.used_options for kind in WORKLOADS.values())) == set(Workload.model_fields)
 
 
-def test_too_few_blocks_are_no_answer() -> None:
+def test_too_few_blocks_are_no_answer_and_the_command_measures_more() -> None:
     run = synthetic_run(samples=5)
     few = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block < 3)})
     assert answer_comparison([compare(few, run)]).is_missing
+    paths = [Path("few.howfar"), Path("full run.howfar")]
+    assert step_of(document(paths, [few, run])).lines == ("howfar resume few.howfar --time-budget 10min",)
+    wide = step_of(document(paths, FOUND["too-wide"])).lines
+    assert wide == tuple(f"howfar resume {name} --time-budget 10min" for name in ("few.howfar", "'full run.howfar'"))
+
+
+@pytest.mark.parametrize("finding_id", ["other-unit", "other-workload", "nothing-shared"])
+def test_of_runs_that_cannot_be_compared_the_command_of_the_first_is_shown(finding_id: str) -> None:
+    runs = FOUND[finding_id]
+    step = step_of(document([Path("a.howfar"), Path("b.howfar")], runs))
+    assert step.lines == (shlex.join(runs[0].info.command),)
+
+
+def step_of(page: Document) -> AdviceBlock:
+    """The only step of a comparison."""
+    (step,) = (block for block in page.blocks if isinstance(block, AdviceBlock))
+    return step
 
 
 def scaled(tps: float, scatter: float = 0.02, **settings: Any) -> Run:
@@ -440,8 +425,8 @@ def test_how_sure_counts_only_the_arms_that_are_compared() -> None:
 
 
 def test_each_fact_that_may_differ_has_its_words() -> None:
-    every = _collect_facts(replanned(synthetic_run(samples=5), workload={"kind": "page"}, pages={"light": {}}))
-    assert {name.partition(":")[0] for name in every} == set(FACTS)
+    every = _collect_facts(replanned(synthetic_run(samples=5), workload={"kind": "oltp_read_write"}))
+    assert {name.partition(":")[0] for name in every} <= set(FACT_WORDS)
 
 
 @pytest.mark.parametrize("finding_id", ["differs", "differs-most"])

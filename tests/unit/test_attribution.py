@@ -32,12 +32,12 @@ from howfar.bottleneck.texts import DIVIDED, LIMITS, NON_REMEDIES, REMEDIES
 from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
-from howfar.experiments.bandwidth.analysis import conclude
+from howfar.experiments.network.bandwidth.analysis import conclude
 from howfar.experiments.registry import summarise
 from howfar.findings import fill
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
-from howfar.plan.types import Workload
+from howfar.plan.workload import Workload
 from howfar.stats.host_cpus import forwarder_share
 from howfar.stats.trials import others_cpus_in_trial, trial_table
 from howfar.store.records import Arm, MachineLoad, RunInfo
@@ -525,7 +525,7 @@ def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
     """About half of the cycle is bytes on the wire: removing them gains as much as overlapping them with a second connection."""
     even = replace(OWN_BYTES, connections=1, tps=46, client_us=3000, server_us=3000)
     alike = [replace(even, bytes_to_client=size) for size in (110_000, 150_000, 120_000, 140_000, 127_000)]
-    doubt = "helps more is not resolved"
+    doubt = "helps more is too close to call"
     limit = limit_of(*alike)
     assert limit.resource is Resource.LATENCY
     assert limit.would_change.endswith(doubt), limit.would_change

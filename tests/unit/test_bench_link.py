@@ -555,6 +555,6 @@ def test_a_timer_is_late_by_something() -> None:
 
 
 def test_a_timer_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "_TIMEOUT_S", 0.001)
+    monkeypatch.setattr(probes, "_TIMER_TIMEOUT_S", 0.001)
     with pytest.raises(LabError, match="timed out"):
         probes.timer_lateness_us(1_000_000)

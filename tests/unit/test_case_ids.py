@@ -11,8 +11,6 @@ WITHOUT = {
     "cli-13": "two addresses cannot be compared in alternating blocks yet",
     "doc-10": "a greeting that waits for a resolver is not named as such yet",
     "doc-11": "a user's own program cannot be a hop yet",
-    "dist-1": "a disturbance is judged by the median trial yet, not for each",
-    "dist-2": "ratios are not given without disturbed blocks yet",
     "app-17": "documented: PHP does not say when fastcgi_finish_request ran",
 }
 """Ids without a test, and why."""

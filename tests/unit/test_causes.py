@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.rendered import is_short
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.answer import MAX_WORDS, not_yet
-from howfar.analysis.causes import explain_differences
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.answer import MAX_WORDS, not_yet, sentence
+from howfar.analysis.causes import CAUSES, explain_cpu, explain_differences
+from howfar.analysis.cells import CellSummary, CpuPerQuery
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.bottleneck.cycle import REST, ROUND_TRIPS, SERVER_CPU, Cycle, CyclePart
 from howfar.experiments.registry import summarise
-from howfar.report.certainty import certainty
+from howfar.report.certainty import certainty, with_doubt
 from howfar.stats.intervals import Resolution
-from howfar.store.records import ArmRole
+from howfar.store.records import ArmRole, StopReason
 
 SUMMARY = summarise(synthetic_run(blocks=8, samples=60))
 BASELINE = next(cell for cell in SUMMARY.cells if cell.role is ArmRole.BASELINE)
@@ -53,17 +54,56 @@ def test_what_is_no_difference_or_changed_otherwise_has_no_cause() -> None:
         assert explain_differences([cell], baseline) == ()
 
 
+def test_more_cpu_time_is_explained_by_the_role_whose_time_grew_most() -> None:
+    def with_cpu(cell: CellSummary, client: float, server: float, forwarder: float | None) -> CellSummary:
+        times = {"client": client, "server": server, "forwarder": forwarder, "link": None}
+        estimates = {
+            role: None if us is None else {"value": us, "low": None, "high": None} for role, us in times.items()
+        }
+        return cell.model_copy(update={"cpu_us_per_query": CpuPerQuery.model_validate(estimates)})
+
+    baseline = with_cpu(BASELINE, 50, 120, None)
+    found = explain_cpu(with_cpu(REMOTE, 20, 100, 110), baseline, "query")
+    assert found is not None and found.id == "more-cpu"
+    assert found.parameters | {"cpu_us": 230, "usual_us": 170, "part": "forwarder", "part_us": 110} == found.parameters
+    is_short(sentence([found], CAUSES))
+    assert explain_cpu(with_cpu(REMOTE, 20, 100, None), baseline, "query") is None, "the means show less CPU time"
+
+
 def test_the_answer_has_its_cause_and_certainty() -> None:
     assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
     assert 0 < len(SUMMARY.answer.why.split()) <= MAX_WORDS
-    assert certainty(SUMMARY).startswith("Firm: everything was measured 8 times; ")
-    assert "because of" not in certainty(SUMMARY)
-    disturbed = certainty(SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)}))
-    assert disturbed.startswith("Poor, because of other work on this machine: everything was measured 8 times; ")
-    assert certainty(SUMMARY.model_copy(update={"target_half_width": 0.001})).startswith("Fair: everything was ")
+    firm = certainty(SUMMARY)
+    assert firm.text.startswith("Firm: everything was measured 8 times; ") and with_doubt(SUMMARY) == SUMMARY
+    assert "because of" not in firm.text
+    disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
+    assert certainty(disturbed).text.startswith(
+        "Poor, because of other work on this machine: everything was measured 8 times; "
+    )
+    doubted = with_doubt(disturbed)
+    assert doubted.answer.sentence == doubted.verdict == f"Probably: c{SUMMARY.answer.sentence[1:]}", (
+        "an answer is not firmer than its certainty"
+    )
+    assert certainty(SUMMARY.model_copy(update={"target_half_width": 0.001})).text.startswith("Fair: everything was ")
     few = tuple(cell.model_copy(update={"trials": 5}) for cell in SUMMARY.cells)
-    assert certainty(SUMMARY.model_copy(update={"cells": few})).startswith(
+    assert certainty(SUMMARY.model_copy(update={"cells": few})).text.startswith(
         "Fair: everything was measured only 5 times; "
     )
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
-    assert certainty(SUMMARY.model_copy(update={"answer": missing})) == ""
+    unknown = certainty(SUMMARY.model_copy(update={"answer": missing, "stop": StopReason.BLOCKS}))
+    assert unknown.text.startswith("Not at all yet") and unknown.command == "howfar resume FILE --time-budget 10min"
+    unclear = SUMMARY.answer.findings[0].model_copy(update={"verdict": Resolution.NOT_RESOLVED})
+    unsure = SUMMARY.answer.model_copy(update={"findings": (unclear,)})
+    doubtful = {"warnings": (Diagnostic.BUSY_MACHINE,), "answer": unsure}
+    without_claim = SUMMARY.model_copy(update=doubtful)
+    assert with_doubt(without_claim) == without_claim, "what claims nothing needs no doubt"
+
+
+def test_a_doubt_does_not_make_the_answer_longer_than_it_may_be() -> None:
+    long = "A long path; " + "another path that takes words; " * 4 + "the end."
+    answer = SUMMARY.answer.model_copy(update={"sentence": long})
+    long_summary = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,), "answer": answer})
+    doubted = with_doubt(long_summary).answer.sentence
+    assert len(long.split()) <= MAX_WORDS < len(f"Probably: {long}".split())
+    is_short(doubted)
+    assert doubted.startswith("Probably: a long path; another") and doubted.endswith("words.")

@@ -17,6 +17,7 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 from tests.rarely import rarely_but
+from tests.shipped import skip_without
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
@@ -395,6 +396,7 @@ def surface(command: click.Command, name: str) -> Iterator[str]:
 
 
 def test_commands_options_and_exit_codes_stay_as_they_are() -> None:
+    skip_without("replication")
     codes = [f"{code:<4} {says}" for code, says in EXIT_CODES]
     is_golden(GOLDEN / "commands.txt", "\n".join((*surface(cli, "howfar"), "", *codes, "")))
 

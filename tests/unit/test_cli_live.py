@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 from rich.console import Console, ConsoleDimensions
+from tests.shipped import load_shipped
 from tests.unit.fake_lab import FakeClock, fake_info, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
@@ -103,7 +104,7 @@ def filmed(progress: Progress, see: Callable[[], T], clock: FakeClock, path: Pat
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Film:
     """One run of each plan, seen on terminals of several sizes at once, and the output to one of them."""
     plan = str(request.param)
-    loaded = load_plan(plan, quick=True)
+    loaded = load_shipped(plan, quick=True)
     picture = picture_on(80, 24, loaded)
 
     def update() -> dict[str, str]:

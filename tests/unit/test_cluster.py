@@ -23,12 +23,12 @@ from howfar.contract.receipt import (
     WritersReceipt,
 )
 from howfar.contract.receipt_messages import CpuUse, Histogram
-from howfar.experiments.cluster.analysis import ClusterCost, conclude, explain
-from howfar.experiments.cluster.report import conflict_tables, draw_rates_over_distance, main_table
-from howfar.experiments.cluster.texts import TEXTS
 from howfar.experiments.registry import document, experiment_of, summarise
-from howfar.plan.agreement import agreement_s, read_wait_s
-from howfar.plan.distances import rtts_ns
+from howfar.experiments.replication.agreement import agreement_s, read_wait_s
+from howfar.experiments.replication.cluster.analysis import ClusterCost, conclude, explain
+from howfar.experiments.replication.cluster.report import conflict_tables, draw_rates_over_distance, main_table
+from howfar.experiments.replication.cluster.texts import TEXTS
+from howfar.experiments.replication.distances import rtts_ns
 from howfar.report.terminal import render
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.shipped import load_shipped, skip_without
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
@@ -81,14 +82,14 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     found = [cell for cell in cells(load_plan("paths", quick=True).plan) if cell.role == "control"]
     assert [cell.name for cell in found] == ["remote (again)", "remote (RTT +5%)"]
     assert [cell.factors["rtt_ns"] for cell in found] == [200_000, 210_000]
-    for plan in ("bandwidth", "encryption", "page", "replication"):
-        quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
+    for plan in ("bandwidth", "encryption", "replication"):
+        quick = [cell for cell in cells(load_shipped(plan, quick=True).plan) if cell.role == "control"]
         assert len(quick) == 2, plan
     for plan, loads in (("hops", 1), ("latency", 1), ("poolers", 0)):
-        quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
+        quick = [cell for cell in cells(load_shipped(plan, quick=True).plan) if cell.role == "control"]
         assert len(quick) == loads + 3, f"{plan}: four connections hide a part of a longer RTT"
     for plan in ("aa", "crash", "fallback", "cluster-crash", "cluster-join", "cluster-partition"):
-        assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
+        assert not [cell for cell in cells(load_shipped(plan).plan) if cell.role == "control"], plan
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
 )
 def test_each_kind_of_scatter_has_an_aa_arm_of_its_own(plan: str, quick: bool, again: str) -> None:
     """Idle CPUs that halt, and a load at a fixed rate, scatter differently from the baseline and its duplicate."""
-    others = cells(load_plan(plan, quick=quick).plan)
+    others = cells(load_shipped(plan, quick=quick).plan)
     assert again in [cell.name for cell in others if cell.role == "control"]
 
 
@@ -130,7 +131,9 @@ def test_an_arm_is_judged_by_the_floor_of_its_own_kind() -> None:
 
 def test_many_connections_have_a_pair_with_one_beside_the_same_cell_again() -> None:
     """With many connections, a longer RTT hides behind their waiting for each other."""
-    again, base, longer = (cell for cell in cells(load_plan("compression", quick=True).plan) if cell.role == "control")
+    again, base, longer = (
+        cell for cell in cells(load_shipped("compression", quick=True).plan) if cell.role == "control"
+    )
     assert (again.name, again.factors["threads"]) == ("remote, 1gbit, uncompressed, digits (again)", 16)
     assert base.name == "remote, 1 thread, 1gbit, uncompressed, digits"
     assert longer.name == base.name + " (RTT +5%)"
@@ -188,6 +191,7 @@ def test_a_baseline_over_a_link_is_measured_twice_and_not_three_times() -> None:
 
 
 def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
+    skip_without("replication")
     again, longer = (cell for cell in cells(load_plan("replication").plan) if cell.role == "control")
     assert again.factors["replication"] == "after-sync" and again.factors["threads"] == 1
     assert (again.factors["replica_rtt_ns"], longer.factors["replica_rtt_ns"]) == (200_000_000, 210_000_000)
@@ -203,7 +207,7 @@ def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
 )
 def test_a_cluster_has_a_pair_with_a_replica_as_far_as_its_farthest_node(plan: str, again: str, far_ns: int) -> None:
     """Agreement in a cluster takes more or less than one round trip; semi-synchronous replication waits for exactly one."""
-    same, base, longer = (cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control")
+    same, base, longer = (cell for cell in cells(load_shipped(plan, quick=True).plan) if cell.role == "control")
     assert same.name == again
     assert (base.factors["replication"], base.factors["replica_rtt_ns"]) == ("after-sync", far_ns)
     assert not {"replicas", "distances", "consistency", "writers"} & set(base.factors)
@@ -211,17 +215,20 @@ def test_a_cluster_has_a_pair_with_a_replica_as_far_as_its_farthest_node(plan: s
 
 
 def test_reads_of_a_cluster_wait_for_no_replica() -> None:
+    skip_without("replication")
     found = [cell for cell in cells(load_plan("cluster-reads", quick=True).plan) if cell.role == "control"]
     assert [cell.name for cell in found] == ["Galera, consistency eventual (again)"]
 
 
 def test_servers_without_a_distance_have_no_five_percent_more_of_it() -> None:
+    skip_without("replication")
     plan = load_plan("replication", quick=True).plan
     near = plan.model_copy(update={"factors": plan.factors.model_copy(update={"replica_rtt_ns": (0,)})})
     assert [cell.name for cell in cells(near) if cell.role == "control"] == ["1 thread, semi-sync AFTER_SYNC (again)"]
 
 
 def test_the_controls_of_a_cluster_are_its_arm_again_and_the_pair() -> None:
+    skip_without("replication")
     run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS)
     galera: Any = {"path": "socket", "threads": 1, "replication": "galera", "replicas": 2, "distances": "three-zones"}
     pair: Any = {"path": "socket", "threads": 1, "replication": "after-sync", "replica_rtt_ns": 10**6}

@@ -25,7 +25,8 @@ from tests.unit.made_replication import (
 )
 from tests.unit.rendered import findings_of
 
-from howfar.experiments.crash.analysis import (
+from howfar.experiments.registry import render_in_terminal, summarise
+from howfar.experiments.replication.crash.analysis import (
     CrashFindings,
     CrashLoss,
     JoinCost,
@@ -37,14 +38,14 @@ from howfar.experiments.crash.analysis import (
     lost_per_crash,
     predicted_loss,
 )
-from howfar.experiments.crash.report import Crash, evidence, loss_notes, loss_table
-from howfar.experiments.registry import render_in_terminal, summarise
+from howfar.experiments.replication.crash.report import Crash, evidence, loss_notes, loss_table
+from howfar.experiments.replication.fault.crash import ClientLog, KeyComparison, Keys, compare_keys, compare_visibility
+from howfar.experiments.replication.records import CpuShares, CrashRecord
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
-from howfar.runner.fault.crash import ClientLog, KeyComparison, Keys, compare_keys, compare_visibility
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
-from howfar.store.records import CpuShares, CrashRecord, Run, TrialStatus
+from howfar.store.records import Run, TrialStatus
 
 # ---------------------------------------------------------------- the account of one crash
 

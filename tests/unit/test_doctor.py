@@ -30,7 +30,7 @@ from howfar.doctor.discovery import (
     identify,
     short_options,
 )
-from howfar.doctor.examine import _how_to_log_in, _watched_server
+from howfar.doctor.examine import _login_advice, _watched_server
 from howfar.doctor.findings import (
     Client,
     IdleCost,
@@ -533,7 +533,7 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
 def test_what_to_type_for_a_login_keeps_tls() -> None:
     known = IdentifiedServer(Kind.REDIS, None, None, TargetLogin("", ""))
     known.endpoints[next(iter(Transport))] = Endpoint(None, "2001:db8::5", 6379, tls=True)
-    dsn = _how_to_log_in(known).split()[-1]
+    dsn = _login_advice(known).split()[-1]
     assert dsn == "rediss://[2001:db8::5]:6379?allow-cleartext-password=1"
     assert named_server(dsn, False).consent.cleartext_password
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.made_doctor import client, idle, looked, server
+from tests.unit.made_doctor import client, floor, idle, looked, server
 from tests.unit.rendered import GOLDEN, is_golden, is_short
 
 from howfar.doctor.checks import CHECKS
 from howfar.doctor.findings import Examination, Gain, Median, Rates, Server, Transport, Unseen
 from howfar.doctor.minimum_latency import make_median
 from howfar.doctor.report import answer, document
-from howfar.doctor.texts import PROBLEMS, TRANSPORTS
+from howfar.doctor.texts import PROBLEMS, STEPS, TRANSPORTS
 from howfar.findings import Finding
-from howfar.report.document import Answer
+from howfar.report.document import AdviceBlock, Answer
 from howfar.report.terminal import render
 
 
@@ -39,6 +39,25 @@ def test_a_screen() -> None:
 def _answered(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Finding:
     (finding,) = answer(_examined(*servers).servers, unseen).findings
     return finding
+
+
+def test_the_steps_are_in_the_order_of_what_they_save_and_each_has_its_lines() -> None:
+    """Two servers: that of the larger saving is first, and what was not measured is last, whichever was found first."""
+    near = server(client(program="orders", compressed=True))
+    far = server(
+        client(), floors=(floor(Transport.SOCKET, 20e3, 150e3), floor(Transport.TCP, 90e3, 220e3)), name="MySQL 9.7"
+    )
+    blocks = document(_examined(near, far)).blocks
+    steps = [block for block in blocks if isinstance(block, AdviceBlock)]
+    assert [step.because.partition("[")[2].partition("]")[0] for step in steps[:-1]] == [
+        "loopback-tcp",
+        "loopback-tcp",
+        "compressed-local",
+    ]
+    assert "MySQL 9.7" in steps[0].action and "MariaDB" in steps[1].action, "70 µs per round trip before 6 µs"
+    assert all(step.places and all(place.lines for place in step.places) for step in steps[:-1])
+    assert steps[-1].lines == ("howfar doctor",) and blocks.index(steps[0]) < 4, "right below the answer in HTML"
+    assert set(STEPS) == set(PROBLEMS), "each finding has a step"
 
 
 def test_an_all_clear_covers_only_what_was_examined() -> None:
@@ -96,4 +115,4 @@ def test_how_sure_says_only_what_is_so() -> None:
 
 def certainty(examination: Examination) -> str:
     (block,) = (block for block in document(examination).blocks if isinstance(block, Answer))
-    return block.certainty
+    return str(block.certainty)

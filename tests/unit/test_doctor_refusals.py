@@ -14,7 +14,7 @@ import pytest
 from howfar.doctor import minimum_latency
 from howfar.doctor.candidates import Candidate, ListenAddress
 from howfar.doctor.discovery import IdentifiedServer, identify
-from howfar.doctor.examine import _how_to_log_in, _ServerState, _unseen
+from howfar.doctor.examine import _login_advice, _note_unseen, _ServerState
 from howfar.doctor.findings import Kind, Transport
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
@@ -56,7 +56,7 @@ def _server(*connections: list[bytes]) -> Iterator[int]:
 
 
 def _unseen_of(known: IdentifiedServer) -> tuple[str, str]:
-    (row,) = _unseen(_ServerState(known, None), {})
+    (row,) = _note_unseen(_ServerState(known, None), {})
     return row.why, row.how
 
 
@@ -127,4 +127,4 @@ def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypat
     known = _found(Kind.POSTGRESQL, 5432, TargetLogin("doctor", "hush"))
     assert not known.refusals and known.login.is_default_user and known.login.user != "doctor"
     assert "hush" not in known.login.password
-    assert _how_to_log_in(replace(known, login=TargetLogin("x", "hush"))).startswith("another account")
+    assert _login_advice(replace(known, login=TargetLogin("x", "hush"))).startswith("another account")

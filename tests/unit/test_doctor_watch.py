@@ -7,7 +7,7 @@ from tests.unit.made_doctor import PORT, client, looked, server
 
 from howfar.doctor import procfs
 from howfar.doctor.discovery import ConnectionWatch, SessionFacts, WatchedServer, group_clients
-from howfar.doctor.examine import _uncaught
+from howfar.doctor.examine import _note_uncaught
 from howfar.doctor.findings import Client, Rates
 from howfar.doctor.procfs import ESTABLISHED, TIME_WAIT, Process, TcpRow
 
@@ -79,7 +79,7 @@ def test_a_connection_that_was_seen_is_not_counted_again_when_it_ends(monkeypatc
 def test_counters_that_contradict_what_was_seen_are_reported() -> None:
     """[doc-5] If no client was seen that made the connects, the advice is to watch longer."""
     rates = Rates(connects=22, statements=110, tls_connects=None)
-    (unseen,) = _uncaught(rates, [], 3.0)
+    (unseen,) = _note_uncaught(rates, [], 3.0)
     assert "66 of the 66 connections" in unseen.what and unseen.how == "howfar doctor --watch 30"
-    assert _uncaught(rates, [client(connects_seen=60)], 3.0) == _uncaught(None, [], 3.0) == []
-    assert _uncaught(Rates(connects=0.5, statements=1, tls_connects=None), [], 3.0) == []
+    assert _note_uncaught(rates, [client(connects_seen=60)], 3.0) == _note_uncaught(None, [], 3.0) == []
+    assert _note_uncaught(Rates(connects=0.5, statements=1, tls_connects=None), [], 3.0) == []

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.made import build
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from tests.unit.rendered import findings_of
+from tests.unit.test_analysis import full_links as full_links
+from tests.unit.test_analysis import two_links
+from tests.unit.test_confirm import targets
 
 from howfar.analysis.answer import MAX_WORDS, sentence
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import TrialReceipt
-from howfar.experiments.bandwidth import texts as bandwidth_texts
-from howfar.experiments.compression.analysis import (
+from howfar.experiments.network.answer import location_text
+from howfar.experiments.network.bandwidth import texts as bandwidth_texts
+from howfar.experiments.network.compression.analysis import (
     CompressionEconomics,
     CompressionGain,
     CompressionRow,
@@ -23,18 +28,20 @@ from howfar.experiments.compression.analysis import (
     level_advice,
     with_sentences,
 )
-from howfar.experiments.compression.texts import ECONOMICS as COMPRESSION
-from howfar.experiments.encryption.analysis import (
+from howfar.experiments.network.compression.texts import ECONOMICS as COMPRESSION
+from howfar.experiments.network.encryption.analysis import (
     EncryptionEconomics,
     EncryptionRow,
     EncryptionTried,
     encryption_sentence,
 )
-from howfar.experiments.encryption.texts import ECONOMICS as ENCRYPTION
+from howfar.experiments.network.encryption.texts import ECONOMICS as ENCRYPTION
 from howfar.experiments.registry import summarise
 from howfar.findings import Finding, fill
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf, is_known
+from howfar.paths import PATHS as PATHS_KNOWN
+from howfar.paths.remote import RemotePath
 from howfar.plan.factors import TLS
 from howfar.report.grid import level_text
 from howfar.stats.intervals import Resolution
@@ -622,3 +629,29 @@ def test_bytes_that_no_interface_counted_are_no_cause() -> None:
     (cause,) = summary.answer.causes
     assert cause.id == "cpu" and "bytes" not in cause.parameters and "CPU with zlib" in summary.answer.why
     assert cause.estimate is not None and cause.estimate.value == pytest.approx(2, rel=0.02)
+
+
+def test_where_compression_only_costs_its_cpu_time_is_the_cause() -> None:
+    cells = [
+        _cell(1200, 1e9, server_s=0.0008),
+        _cell(600, 1e9, compression="zlib", server_s=0.0018),
+    ]
+    (cause,) = _causes(cells)
+    assert (cause.id, cause.parameters) == ("cpu", {"algorithm": "zlib"})
+    assert cause.estimate is not None and cause.estimate.value == pytest.approx(2, rel=0.02)
+
+
+class _WirePath(RemotePath):
+    name = "wire"
+
+
+def test_a_place_is_named_by_what_the_path_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PATHS_KNOWN, "wire", _WirePath())
+    assert location_text({"path": "wire"}) == "over the network"
+    assert location_text({"path": "pgbouncer-local"}) == location_text({"path": "unknown"}) == "here"
+    assert (location_text({"path": "tcp"}), location_text({"path": "socket"})) == ("on the loopback", "on the socket")
+
+
+def test_an_answer_whose_limit_was_refuted_says_so(tmp_path: Path, full_links: None) -> None:
+    summary = two_links(tmp_path / "a.howfar", targets(lambda factors: 1.0))
+    assert {finding.id for finding in summary.answer.findings} == {"refuted"}

@@ -8,17 +8,18 @@ import pytest
 from tests.unit.made_replication import FALLBACK_ARM, MS, S, fallback_trial, lagging_trial, run_of
 
 from howfar.analysis.answer import sentence
-from howfar.experiments.fallback.analysis import (
+from howfar.experiments.replication.arms import MAX_POINTS
+from howfar.experiments.replication.fallback.analysis import (
     FallbackStory,
     describe_return,
     fallback_series,
     fallback_stories,
 )
-from howfar.experiments.fallback.report import conclude, explain, fallback_table
-from howfar.experiments.fallback.texts import TEXTS
-from howfar.experiments.replication.arms import MAX_POINTS
+from howfar.experiments.replication.fallback.report import conclude, explain, fallback_table
+from howfar.experiments.replication.fallback.texts import TEXTS
+from howfar.experiments.replication.records import FallbackRecord, FallbackSample
 from howfar.findings import Finding
-from howfar.store.records import FallbackRecord, FallbackSample, Trial
+from howfar.store.records import Trial
 
 
 def _record(trial: Trial) -> FallbackRecord:
@@ -52,17 +53,14 @@ def test_times_and_counts_are_those_of_the_records() -> None:
     assert (finding.id, finding.subject) == ("fell-back", "semi-sync AFTER_SYNC")
     assert finding.estimate is not None and finding.estimate.value == 1234
     assert (finding.parameters["stall_s"], finding.parameters["censored"]) == (10, 0)
-    series = story.series
-    events = {
-        "link-cut": ("left_s", series.left_s),
-        "fell": ("fell_s", series.fell_s),
-        "link-back": ("returned_s", series.returned_s),
-    }
-    assert {cause.id: cause.parameters for cause in explain([story])} == {
-        name: dict([time]) for name, time in events.items()
-    }
-    waited = story.model_copy(update={"degraded_ms": None, "series": series.model_copy(update={"fell_s": None})})
-    assert explain([waited, story]) == (), "the answer begins with a mode that did not fall back"
+    assert story.timeout_ms is not None
+    (cause,) = explain([story])
+    assert (cause.id, cause.parameters) == ("timed-out", {"timeout_s": story.timeout_ms / 1e3})
+    waited = story.model_copy(update={"degraded_ms": None, "timeout_ms": None})
+    assert [cause.id for cause in explain([waited, story])] == ["waits"], (
+        "the answer begins with a mode without a timeout"
+    )
+    assert explain([story.model_copy(update={"degraded_ms": None})]) == (), "the replica was back before the timeout"
     assert (story.censored, story.most_behind) == (0, 40)
     assert not _has_note(story, "lower-bound")
 

@@ -16,10 +16,10 @@ from howfar.contract.messages import Event, LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
-from howfar.lab.replication import ReplicaSet, ReplicationSpec
-from howfar.plan.factors import Fault
-from howfar.runner.fault.crash import FAILOVER_NS, FAULTS, apply_fault, restore_links
-from howfar.runner.fault.under_load import BackgroundLoad, with_key_log
+from howfar.experiments.replication.factors import Fault
+from howfar.experiments.replication.fault.crash import FAILOVER_NS, FAULTS, apply_fault, restore_links
+from howfar.experiments.replication.fault.under_load import BackgroundLoad, with_key_log
+from howfar.experiments.replication.lab import ReplicaSet, ReplicationSpec
 
 JOB = LoadJob(
     target=UnixTarget(path="/s"),

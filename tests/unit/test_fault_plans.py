@@ -12,13 +12,13 @@ from tests.unit.fake_lab import fake_info, finish, receipt
 from howfar.contract.messages import Measuring, Ready
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
-from howfar.lab.replicated_group import DEFAULT_ACK_TIMEOUT_MS
-from howfar.lab.replication.binary_log import MysqlReplication
+from howfar.experiments.replication.fault.fallback import ABSENCE_AFTER_TIMEOUT_NS, LEAVE_AFTER_NS, MIN_RECOVERY_NS
+from howfar.experiments.replication.lab.binary_log import MysqlReplication
+from howfar.experiments.replication.lab.replicated_group import DEFAULT_ACK_TIMEOUT_MS
+from howfar.experiments.replication.plan import FALLBACK_NS
 from howfar.plan.cells import cells
 from howfar.plan.fitting import with_replacements
 from howfar.plan.load import load_plan
-from howfar.plan.types import FALLBACK_NS
-from howfar.runner.fault.fallback import ABSENCE_AFTER_TIMEOUT_NS, LEAVE_AFTER_NS, MIN_RECOVERY_NS
 from howfar.runner.loads.load import make_measured
 from howfar.runner.stopping import run_progress, why_stop
 from howfar.store.records import Run, StopReason

@@ -12,9 +12,7 @@ import pytest
 from howfar.contract.receipt import PrimaryState
 from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
-from howfar.lab.replication.status import MariadbPositions
-from howfar.lab.replication.watch import AcknowledgedCommit
-from howfar.runner.fault.crash import (
+from howfar.experiments.replication.fault.crash import (
     LOST_KEYS_KEPT,
     MIN_FAULT_SHARE,
     FaultTimeline,
@@ -25,8 +23,10 @@ from howfar.runner.fault.crash import (
     fault_after_ns,
     slow_down,
 )
-from howfar.runner.fault.fallback import Absence, ReplicationReading, fallback_record
-from howfar.store.records import CrashRecord, FallbackRecord, JoinRecord
+from howfar.experiments.replication.fault.fallback import Absence, ReplicationReading, fallback_record
+from howfar.experiments.replication.lab.status import MariadbPositions
+from howfar.experiments.replication.lab.watch import AcknowledgedCommit
+from howfar.experiments.replication.records import CrashRecord, FallbackRecord, JoinRecord
 
 SECOND = 1_000_000_000
 MS = 1_000_000

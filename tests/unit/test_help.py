@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from click.shell_completion import BashComplete
+from tests.shipped import skip_without
 from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli.completion import SHELLS
@@ -40,6 +41,8 @@ def test_a_help_screen(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It equals a golden text at 80 columns; no line is wider, or cut off. `howfar help X` prints the same as `howfar X --help`."""
+    if words == ("lab",):
+        skip_without("replication")  # which has options of this command
     monkeypatch.setenv("COLUMNS", "80")
     command: click.Command = cli
     for word in words:
@@ -120,6 +123,7 @@ COMPLETED = [
 
 @pytest.mark.parametrize(("words", "expected"), COMPLETED)
 def test_a_word_is_completed(words: str, expected: set[str]) -> None:
+    skip_without(*(expected & {"latency"}))
     before, _, incomplete = words.rpartition(" ")
     found = BashComplete(cli, {}, "howfar", COMPLETE).get_completions(before.split(), incomplete)
     assert {item.value for item in found} == expected

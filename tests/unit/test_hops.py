@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.made import floors_of, latency, with_receipt
+from tests.shipped import skip_without_workload
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
@@ -19,7 +20,7 @@ from howfar.analysis.summary import Summary
 from howfar.cli.progress import format_ratio
 from howfar.contract.messages import LoadJob, UnixTarget
 from howfar.contract.receipt_messages import Histogram
-from howfar.experiments.hops.report import (
+from howfar.experiments.network.hops.report import (
     HopCosts,
     conclude,
     draw_poolers,
@@ -30,7 +31,7 @@ from howfar.experiments.hops.report import (
     poolers_table,
     records,
 )
-from howfar.experiments.hops.texts import TEXTS
+from howfar.experiments.network.hops.texts import TEXTS
 from howfar.experiments.registry import experiment_of, render_in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
@@ -260,8 +261,8 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    assert certainty(summary).startswith("Poor: ") and "beyond ±100 %" in certainty(summary)
-    assert certainty(summary) in " ".join(render_in_terminal(summary, 400, False, True, False).split())
+    assert certainty(summary).text.startswith("Poor: ") and "beyond ±100 %" in certainty(summary).text
+    assert certainty(summary).text in " ".join(render_in_terminal(summary, 400, False, True, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"
@@ -302,6 +303,7 @@ def test_nothing_published_stands_beside_another_server_or_workload(run: Run, su
 
 
 def test_a_store_of_keys_is_asked_for_keys() -> None:
+    skip_without_workload("key_value")
     plan = load_plan("hops").plan
     fitted = with_keys(plan)
     assert fitted.plan.workload.kind == "key_value" and fitted.plan.keys.set == 0 and len(fitted.notes) == 1

@@ -238,4 +238,4 @@ def test_of_the_processes_of_one_user_few_are_examined(monkeypatch: pytest.Monke
     asked: list[Candidate] = []
     monkeypatch.setattr(examine, "identify", lambda candidate, logins, target: asked.append(candidate))
     _, unseen = examine._search_servers(Logins(LOGIN, LOGIN, LOGIN))
-    assert len(asked) == examine._MAX_PER_USER and "984 more processes" in unseen[0].what
+    assert len(asked) == examine._MAX_PROCESSES_PER_USER and "984 more processes" in unseen[0].what

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from tests.made import with_environment
+from tests.shipped import load_shipped
 from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
@@ -29,6 +30,7 @@ from howfar.plan.fitting import with_link
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
 from howfar.report.frame import setup_line
+from howfar.slices import plan_files
 from howfar.store.records import Run
 
 distances = pytest.importorskip("howfar.fleet.distances", reason="Ray is not installed (./setup --tests brings it)")
@@ -87,12 +89,15 @@ def test_a_zone_is_what_cloud_init_wrote_and_else_unknown(tmp_path: Path, monkey
         "hops",
         "poolers",
         "replication",
-        "page",
         "cluster-reads",
     ],
 )
 def test_an_experiment_on_a_real_link_has_that_link_alone(name: str) -> None:
-    plan = load_plan(name).plan
+    assert_has_one_link(name)
+
+
+def assert_has_one_link(name: str) -> None:
+    plan = load_shipped(name).plan
     check_plan(plan)
     found = with_link(plan, {"rtt_ns": 212_000, "rate_bps": 9_410_000_000})
     there = cells(found.plan)
@@ -106,7 +111,7 @@ def test_an_experiment_on_a_real_link_has_that_link_alone(name: str) -> None:
 
 
 def test_a_plan_of_links_alone_is_refused_before_anything_is_joined(tmp_path: Path) -> None:
-    text = Path("plans/paths.toml").read_text()
+    text = plan_files()["paths"].read_text()
     file = tmp_path / "links.toml"
     head, _, rest = text.partition("[factors]")
     factors = 'path = "remote"\nthreads = 1\nserver = "mariadb"\nrtt = ["1ms", "2ms"]\nrate = "1gbit"\n[baseline]\nrtt = "1ms"\n'
@@ -128,7 +133,7 @@ def test_a_plan_of_links_alone_is_refused_before_anything_is_joined(tmp_path: Pa
 )
 def test_what_hosts_do_not_have_is_refused_with_what_is_needed(name: str, word: str) -> None:
     with pytest.raises(PlanError, match=word):
-        check_plan(load_plan(name).plan)
+        check_plan(load_shipped(name).plan)
 
 
 def test_clusters_of_several_sizes_are_refused() -> None:
@@ -155,7 +160,7 @@ def _apart(source: str, target: str, rtt_ns: int, bps: int) -> LinkReceipt:
 
 @pytest.mark.parametrize("name", ["cluster", "cluster-rows", "cluster-reads"])
 def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
-    plan = load_plan(name).plan
+    plan = load_shipped(name).plan
     check_plan(plan)
     servers = tuple(
         _apart(*ends, rtt_ns, 10**9 + rtt_ns)
@@ -175,7 +180,7 @@ def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
 def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> None:
     hop = (_apart("a", "c", 100_000, 10**9), _apart("c", "b", 300_000, 10**8))
     measured = _Measured(_apart("a", "b", 200_000, 10**9), hop_facts=hop)
-    found, notes = _with_measured(load_plan("hops").plan, cast(Any, measured))
+    found, notes = _with_measured(load_shipped("hops").plan, cast(Any, measured))
     assert found.factors.rtt_ns == (200_000,)
     assert (
         "to the hop and from it are measured, not set: RTT 0.1ms (c, a), 0.3ms (b, c), goodput of one connection 100mbit"

@@ -114,7 +114,7 @@ def test_who_is_named_for_something_else_is_taken_last() -> None:
         ("hop=a", "may not be the hop"),
         ("hop=b", "no host .* left to be the server"),
         ("hop=b,hop=b", "names hop twice"),
-        ("application=a", "has no pages"),
+        ("application=a", "the plan has none"),
         ("client", "not of the form"),
         ("client=b", "no host .* left to be the server"),
     ],
@@ -219,11 +219,11 @@ def test_the_client_of_pages_is_an_application() -> None:
     text = TWO.replace('"client"', '"application"')
     file = add_client_role(parse_hosts(text))
     for word in (None, "application=a,server=b", "client=a", "application=a"):
-        assert assign_hosts(file, word, pages=True) == RoleHosts("a", "b")
-    assert assign_hosts(add_client_role(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
-    with pytest.raises(UsageError, match="has no pages"):
+        assert assign_hosts(file, word, is_application=True) == RoleHosts("a", "b")
+    assert assign_hosts(add_client_role(parse_hosts(TWO)), "application=a", is_application=True) == RoleHosts("a", "b")
+    with pytest.raises(UsageError, match="the plan has none"):
         assign_hosts(parse_hosts(text), "application=a")
     with pytest.raises(UsageError, match="left to be the server"):
         assign_hosts(parse_hosts(text), None)
     with pytest.raises(UsageError, match="twice"):
-        assign_hosts(file, "application=a,client=b", pages=True)
+        assign_hosts(file, "application=a,client=b", is_application=True)

@@ -12,6 +12,9 @@ from hdrh.histogram import HdrHistogram
 from howfar.contract.messages import (
     Arrivals,
     Custom,
+    CustomStatement,
+    CustomStep,
+    CustomTransaction,
     Failed,
     Finished,
     Histogram,
@@ -23,7 +26,6 @@ from howfar.contract.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.inserts import single_row_inserts
 from howfar.errors import LabError, PlanError
 from howfar.fleet.load import divide_job, merge_intervals, merge_results
 from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
@@ -96,7 +98,10 @@ def test_connections_and_rate_are_divided_and_seeds_differ() -> None:
 
 
 def test_no_two_clients_insert_one_key() -> None:
-    jobs = divide_job(JOB.model_copy(update={"workload": single_row_inserts(100)}), 3)
+    insert = CustomStatement(name="insert", sql="INSERT INTO t VALUES (?)", parameters=(SequenceValues(),))
+    transaction = CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),))
+    workload = Custom(statements=(insert,), transactions=(transaction,))
+    jobs = divide_job(JOB.model_copy(update={"workload": workload}), 3)
     taken: list[int] = []
     for job in jobs:
         assert isinstance(job, LoadJob) and isinstance(job.workload, Custom)

@@ -168,7 +168,7 @@ def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.Mo
 
 
 def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(idle, "_CPU_DIRECTORY", tmp_path)
     assert "no idle driver" in str(polling_obstacle())
     states = [tmp_path / f"cpu{cpu}" / "cpuidle" / "state0" for cpu in os.sched_getaffinity(0)]
     for state in states:

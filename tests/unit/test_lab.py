@@ -22,7 +22,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_options, lab, write_receipt
+from howfar.cli.client_files import client_options
+from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, lab, write_receipt
 from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
@@ -37,7 +38,7 @@ from howfar.lab.servers.table_store import LOADED_TEMPLATES, template_name
 from howfar.paths.path import Hop
 from howfar.plan.factors import Content
 from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.plan.types import Data
+from howfar.plan.workload import Data
 from howfar.runner import preflight
 from howfar.runner.preflight import max_possible_rows, memory_limit, rows_in, rows_that_fit, template_sizes
 

@@ -31,7 +31,7 @@ from howfar.lab.servers.kinds import KINDS
 from howfar.lab.trial_environment import LabTrialEnvironment
 from howfar.paths import find_path
 from howfar.plan.sessions import SessionSpec
-from howfar.runner.loads import keys as fill
+from howfar.runner.loads import key_stores as fill
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import CollectedReceipt, LoadFacts, ServiceEndpoint
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import click
 import pytest
 from tests.made import build
+from tests.shipped import skip_without_workload
 
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.contract.messages import Receipt
@@ -154,6 +155,7 @@ def test_a_path_that_does_not_carry_the_servers_protocol_is_left_out_and_the_las
 
 
 def test_a_plan_of_which_one_path_is_left_is_refused_although_it_varies_more() -> None:
+    skip_without_workload("key_value")
     plan = _plan(
         {"path": ["remote", "pgbouncer"], "server": "redis", "load": ["closed", "300/s"]},
         workload={"kind": "key_value"},

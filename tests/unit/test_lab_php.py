@@ -30,8 +30,8 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import ApplicationReceipt
 from howfar.errors import LabError, MissingError, PlanError
-from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import (
+from howfar.experiments.page.lab import php_fpm
+from howfar.experiments.page.lab.php_fpm import (
     PhpReply,
     check_supported,
     count_keys_read,

@@ -16,8 +16,14 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.errors import LabError
+from howfar.experiments.page.lab.php_fpm import (
+    PageProof,
+    PhpReply,
+    check_persistent_connections,
+    prove_page,
+    wait_until_no_clients,
+)
 from howfar.lab.connected_server import ConnectedServer
-from howfar.lab.php.php_fpm import PageProof, PhpReply, check_persistent_connections, prove_page, wait_until_no_clients
 from howfar.lab.servers.sql_store import SqlServer
 
 ROUND_TRIPS = 3
@@ -156,7 +162,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
     wait_until_no_clients([reached(server)])
     assert server.here == []
     server.meet("localhost")
-    monkeypatch.setattr("howfar.lab.php.php_fpm._DISCONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("howfar.experiments.page.lab.php_fpm._DISCONNECT_TIMEOUT_S", 0.0)
     with pytest.raises(LabError) as found:
         wait_until_no_clients([reached(server)])
     assert "mysql has clients before" in found.value.message

@@ -17,12 +17,12 @@ from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.connected_server import session_violations
 from howfar.lab.network import Host
 from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.key_value import StoreAddress, StoreSettings, _refusal_violations, listen_violations
+from howfar.lab.servers.key_value import StoreAddress, StoreSettings, _rejection_violations, listen_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
 from howfar.lab.servers.sql_store import convert_counters
-from howfar.lab.servers.text_protocol import Lines, send_command
+from howfar.lab.servers.text_protocol import LineConnection, send_command
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
@@ -102,16 +102,18 @@ def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> 
 
 
 def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
-    assert listen_violations(StoreAddress("x", plain=True, tls=None), encrypted=False) == ()
-    assert listen_violations(StoreAddress("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
-    assert len(listen_violations(StoreAddress("x", plain=False, tls=None), encrypted=False)) == 1
-    assert len(listen_violations(StoreAddress("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
-    assert len(listen_violations(StoreAddress("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
+    assert listen_violations(StoreAddress("x", plain=True, tls=None), is_encrypted=False) == ()
+    assert listen_violations(StoreAddress("x", plain=False, tls="TLSv1.3"), is_encrypted=True) == ()
+    assert len(listen_violations(StoreAddress("x", plain=False, tls=None), is_encrypted=False)) == 1
+    assert len(listen_violations(StoreAddress("x", plain=True, tls="TLSv1.3"), is_encrypted=True)) == 1
+    assert len(listen_violations(StoreAddress("x", plain=True, tls=None), is_encrypted=True)) == 2, (
+        "-Z together with -s"
+    )
 
 
 def test_data_and_clients_that_are_lost_void_a_trial() -> None:
-    assert _refusal_violations({"evicted_keys": 0, "rejected_connections": 0}) == []
-    assert len(_refusal_violations({"evicted_keys": 3, "rejected_connections": 1})) == 2
+    assert _rejection_violations({"evicted_keys": 0, "rejected_connections": 0}) == []
+    assert len(_rejection_violations({"evicted_keys": 3, "rejected_connections": 1})) == 2
     in_memory = {"save": "", "appendonly": "no", "maxmemory": "0"}
     redis = RedisDialect("redis")
     assert redis.mismatches(in_memory, {"total_forks": 0}) == []
@@ -134,7 +136,7 @@ def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
 
 
 @contextmanager
-def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
+def answering(directory: Path, *answers: bytes) -> Iterator[LineConnection]:
     """A session with a server that sends one of `answers` per request, then hangs up."""
     path = str(directory / "s")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -150,7 +152,7 @@ def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
 
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        with Lines.connect(UnixTarget(path=path), 10.0) as lines:
+        with LineConnection.connect(UnixTarget(path=path), 10.0) as lines:
             yield lines
         server.join(10)
 

@@ -15,10 +15,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 from tests.made import latency, with_receipt
+from tests.shipped import load_shipped
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
+from tests.unit.rendered import is_short
 
+from howfar.analysis.answer import sentence
 from howfar.analysis.summary import Summary
+from howfar.bottleneck.cycle import REST, Cycle, CyclePart
 from howfar.cli.progress import LineProgress
 from howfar.cli.run import _parse_levels, _repeat_command
 from howfar.contract.environment import RunEnvironment
@@ -27,15 +31,17 @@ from howfar.contract.receipt_messages import Histogram
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, UsageError
-from howfar.experiments.latency.analysis import Latency, conclude
-from howfar.experiments.latency.report import MAX_CAPACITY_SHARE, _advice
+from howfar.experiments.network.latency.analysis import Latency, conclude, explain
+from howfar.experiments.network.latency.report import MAX_CAPACITY_SHARE, _advice
+from howfar.experiments.network.latency.texts import TEXTS
 from howfar.experiments.registry import render_as, schema, summarise
 from howfar.plan.cells import AGAIN, cells
 from howfar.plan.fitting import closed_loop_baseline, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
 from howfar.report import figures
-from howfar.report.charts import LABEL_GAP, spread_labels
+from howfar.report.charts import LABEL_GAP, axis, labelled_lines, spread_labels
+from howfar.report.drawing import alt
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import MAX_CAPACITY_TRIALS, with_rates
 from howfar.runner.run import execute_run
@@ -116,6 +122,20 @@ def test_who_does_not_keep_up_has_no_response_time(summary: Summary) -> None:
     assert capacity is not None and capacity.value == pytest.approx(CAPACITY["remote"], rel=0.02)
 
 
+def test_a_rate_is_too_high_because_a_transaction_occupies_a_connection(summary: Summary) -> None:
+    """The closed loop of the path says how long, and for what; where most of that is unexplained, only what it does at most."""
+    (closed,) = (cell for cell in summary.cells if cell.arm == "remote, closed loop")
+    parts = (CyclePart(name="round trips", us=9e3, basis="measured"), CyclePart(name=REST, us=4e3, basis="measured"))
+    known = closed.model_copy(update={"cycle": Cycle(us=13e3, parts=parts, rest_share=0.3)})
+    unknown = closed.model_copy(update={"cycle": Cycle(us=13e3, parts=parts[1:], rest_share=1.0)})
+    (cause,) = explain(found_of(summary), [known])
+    assert (cause.id, cause.subject) == ("occupied", "remote")
+    assert cause.parameters == {"connections": 4, "time_ms": 13.0, "part": "round trips", "part_ms": 9.0}
+    is_short(sentence([cause], TEXTS))
+    for known_cells in ([unknown], []):
+        assert [each.id for each in explain(found_of(summary), known_cells)] == ["capacity"]
+
+
 def test_whether_a_path_keeps_up_may_be_unresolved(summary: Summary) -> None:
     at = found_of(summary).paths[0].rates[0]
 
@@ -189,7 +209,7 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
 
 def test_the_report_answers_in_every_form(summary: Summary) -> None:
     text = reports.terminal.render(summary, 100, details=False)
-    assert "queues" in text and len(text.splitlines()) <= 40
+    assert "% in time" in text and len(text.splitlines()) <= 40
     assert [advice.id for advice in summary.advice] == ["repeat-disturbed", ""], (
         "for the only path that does not keep up"
     )
@@ -256,6 +276,23 @@ def test_labels_do_not_cover_each_other() -> None:
     places = spread_labels([5.0, 1.0, 1.01], (1.0, 10.0), 230)
     assert places[0] == 5.0 and places[1] == 1.0
     assert places[2] == pytest.approx(10 ** (LABEL_GAP / 230))
+    top = spread_labels([10.0, 9.9, 9.8], (1.0, 10.0), 230)
+    assert top[0] == 10.0 and top[0] > top[1] > top[2], "none leaves the axis"
+
+
+def test_only_at_the_last_mark_are_values_shown_that_would_cover_each_other() -> None:
+    points = {name: Estimate(value=value, low=None, high=None) for name, value in CLOSE.items()}
+    lines = {name: [(1.0, point), (2.0, point)] for name, point in points.items()}
+    x = axis(alt.X, "x", None, (1, 2))
+    drawn = labelled_lines(lines, x, "transactions/s", 600, reference=100, band=1.5)
+    texts = {row["text"] for part in drawn["layer"] for row in part["data"]["values"] if "text" in row}
+    assert texts == {"100", "200", "a 100", "b 101", "c 200"}
+    (grey,) = (part for part in drawn["layer"] if part["mark"]["type"] == "rect")
+    assert grey["data"]["values"] == [pytest.approx({"value": 100 / 1.3, "high": 150.0})], "cut at the axis"
+
+
+CLOSE = {"a": 100.0, "b": 101.0, "c": 200.0}
+"""Values of three lines, of which two are close."""
 
 
 def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
@@ -319,8 +356,8 @@ def test_what_is_no_load_is_refused(wrong: str) -> None:
 
 @pytest.mark.parametrize("plan", ["page", "crash"])
 def test_pages_and_crashes_have_no_rate(plan: str) -> None:
-    with pytest.raises(UsageError, match="needs transactions: it is not for pages"):
-        load_plan(plan, overrides=[Override("--load", ("factors", "load"), ("300/s",))])
+    with pytest.raises(UsageError, match=r"needs transactions: it is not for .*trials with a fault"):
+        load_shipped(plan, overrides=[Override("--load", ("factors", "load"), ("300/s",))])
 
 
 def test_a_file_of_before_is_a_closed_loop() -> None:

@@ -118,7 +118,7 @@ def test_a_service_is_one_group_of_its_file() -> None:
     assert parse_service("f", SERVICES, "five") is None
     with pytest.raises(UsageError, match="LDAP"):
         parse_service("f", SERVICES, "three")
-    with pytest.raises(UsageError, match="f:11 is no NAME=VALUE"):
+    with pytest.raises(UsageError, match="f:11 is not NAME=VALUE"):
         parse_service("f", SERVICES, "four")
 
 
@@ -206,7 +206,7 @@ def test_whatever_the_trials_say_the_search_ends_and_contradicts_none(limit: flo
     if found.rate is not None:
         assert all(trial.met_goal for trial in trials if trial.rate == found.rate)
         assert found.failed_at is None or found.failed_at > found.rate
-    sentence = conclude_search(GOAL, found, is_client_short=True).answer.sentence
+    sentence = conclude_search(GOAL, found, is_client_limited=True).answer.sentence
     is_short(sentence)
 
 
@@ -223,7 +223,7 @@ def test_without_a_cap_what_never_fails_ends_too() -> None:
 def test_nothing_holds() -> None:
     found = summarize_search(run(lambda rate, _: False))
     assert (found.kind, found.rate) == ("below", None)
-    assert conclude_search(GOAL, found, is_client_short=False).answer.findings[0].id == "below"
+    assert conclude_search(GOAL, found, is_client_limited=False).answer.findings[0].id == "below"
 
 
 def test_a_lucky_best_is_not_the_answer() -> None:

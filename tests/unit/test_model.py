@@ -14,10 +14,10 @@ from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.experiments.bandwidth.analysis import Curve, Scaling, errors_text, scaling
-from howfar.experiments.bandwidth.curves import predictions, published
-from howfar.experiments.bandwidth.report import what_if
-from howfar.experiments.bandwidth.texts import CURVES, REPORT
+from howfar.experiments.network.bandwidth.analysis import Curve, Scaling, errors_text, scaling
+from howfar.experiments.network.bandwidth.curves import curve_labels, predictions, published
+from howfar.experiments.network.bandwidth.report import what_if
+from howfar.experiments.network.bandwidth.texts import CURVES, REPORT
 from howfar.experiments.registry import summarise
 from howfar.findings import fill
 from howfar.model.facts import arm_facts, carried_bytes, reply_sizes, wire_bytes
@@ -384,6 +384,13 @@ def test_a_knee_that_no_measured_number_of_connections_reaches_is_marked(threads
     knee = [column.head for column in table.columns].index("knee")
     assert [row[knee].text.endswith(" *") for row in table.rows] == [curve.own.extrapolated]
     assert (REPORT["extrapolated"] in table.notes) is curve.own.extrapolated
+
+
+def test_a_curve_is_named_by_its_rate_as_tables_have_it() -> None:
+    local, *linked = _scaling(_bandwidth()).curves
+    names = {10**8: "remote, 100mbit", 10**9: "remote, 1gbit"}
+    renamed = [curve.model_copy(update={"name": names[int(curve.factors["rate_bps"])]}) for curve in linked]
+    assert curve_labels([local, *renamed]) == ["tcp", "remote, 100 Mb/s", "remote, 1 Gb/s"]
 
 
 def test_a_curve_s_low_end_is_met_and_every_point_counts_that_was_not_fitted_to() -> None:

@@ -562,7 +562,7 @@ def test_what_workers_and_processors_allow(whole: PageFindings) -> None:
     [
         ({"always": "one"}, "none up to 64.9 ms"),
         ({"always": "two"}, "4.90 ms or less"),
-        ({"always": None}, "not resolved between 4.90 and 64.9 ms"),
+        ({"always": None}, "too close to call between 4.90 and 64.9 ms"),
         ({"measured_ms": Estimate(value=12.0, low=9.0, high=None)}, "12.0 [9.00, > 64.9] ms"),
         ({"measured_ms": Estimate(value=12.0, low=None, high=20.0)}, "12.0 [< 4.90, 20.0] ms"),
         ({"measured_ms": Estimate(value=12.0, low=None, high=None)}, "12.0 ms (no interval)"),

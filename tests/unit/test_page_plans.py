@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.shipped import skip_without_workload
 
 from howfar.analysis.summary import workload_line
 from howfar.contract.environment import RunEnvironment
@@ -21,13 +22,14 @@ from howfar.contract.messages import (
 )
 from howfar.contract.services import services_of
 from howfar.errors import PlanError
+from howfar.experiments.page.load import page_script
+from howfar.experiments.page.plan import PAGES, PageShape
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, estimate_cost
-from howfar.plan.fitting import check_keys, check_machines
+from howfar.plan.fitting import check_keys
 from howfar.plan.load import load_plan
-from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, parse_stored_plan, restore_plan
-from howfar.runner.loads.pages import page_script
+from howfar.plan.workload import WORKLOADS
 
 EXAMPLE = Path(__file__).parents[2] / "schema" / "examples" / "job.page.script.json"
 PLAN = """name = "mine"
@@ -74,6 +76,10 @@ threads = [8]
 SERVICES: dict[ServiceName, Service] = {
     name: Service(target=UnixTarget(path=f"/{name}")) for name in ("mysql", "redis", "memcached")
 }
+
+
+def _check_cpus(plan: Plan, cpus: int) -> None:
+    WORKLOADS[plan.workload.kind].check_cpus(plan, cpus)
 
 
 def plan_of(tmp_path: Path, text: str) -> Plan:
@@ -182,11 +188,11 @@ def test_the_short_form_may_leave_out_less(tmp_path: Path) -> None:
 
 def test_two_machines_of_one_cpu_are_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, PLAN)
-    check_machines(plan, 2)
+    _check_cpus(plan, 2)
     with pytest.raises(PlanError, match=r"one machine with two \(remote\), but there is only one CPU"):
-        check_machines(plan, 1)
-    check_machines(plan_of(tmp_path, PLAN.replace('"socket", "remote"', '"socket", "tcp"')), 1)
-    check_machines(load_plan("paths").plan, 1)
+        _check_cpus(plan, 1)
+    _check_cpus(plan_of(tmp_path, PLAN.replace('"socket", "remote"', '"socket", "tcp"')), 1)
+    _check_cpus(load_plan("paths").plan, 1)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +223,7 @@ def test_keys_beyond_memory_are_refused(
     ],
 )
 def test_keys_have_no_tables_and_no_pages(tmp_path: Path, lines: str, message: str) -> None:
+    skip_without_workload("key_value")
     text = PLAN[: PLAN.index("[data]")].replace('"page"', '"key_value"')
     text += f'[factors]\npath = "socket"\nserver = "redis"\n{lines}\n[baseline]\n'
     with pytest.raises(PlanError) as caught:
@@ -225,6 +232,7 @@ def test_keys_have_no_tables_and_no_pages(tmp_path: Path, lines: str, message: s
 
 
 def test_a_store_of_keys_loads_no_table(tmp_path: Path) -> None:
+    skip_without_workload("key_value")
     text = PLAN[: PLAN.index("[data]")].replace('"page"', '"key_value"')
     plan = plan_of(tmp_path, text + '[factors]\npath = ["socket", "tcp"]\nserver = "redis"\n[baseline]\npath = "tcp"\n')
     assert estimate_cost(plan).first_time_ns == 0
@@ -236,12 +244,12 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 def test_a_script_takes_the_round_trips_of_its_shape(plan: Plan) -> None:
-    for name, shape in plan.pages.items():
+    for name, shape in PAGES.of(plan).items():
         script = page_script(plan, name, 0, SERVICES)
         assert round_trips(script) == shape.round_trips_by_service()
         assert sum(round_trips(script).values()) == shape.round_trips
         assert list(services_of(script)) == list(shape.round_trips_by_service()), "no service that it does not use"
-    assert plan.pages["large"].round_trips_by_service() == {"mysql": 48, "redis": 16, "memcached": 8}
+    assert PAGES.of(plan)["large"].round_trips_by_service() == {"mysql": 48, "redis": 16, "memcached": 8}
 
 
 def test_statements_go_to_the_database_that_is_there(plan: Plan) -> None:
@@ -252,7 +260,7 @@ def test_statements_go_to_the_database_that_is_there(plan: Plan) -> None:
     }
     script = page_script(plan, "large", 0, services)
     assert list(services_of(script)) == ["postgresql", "redis", "memcached"]
-    assert round_trips(script) == plan.pages["large"].round_trips_by_service("postgresql")
+    assert round_trips(script) == PAGES.of(plan)["large"].round_trips_by_service("postgresql")
 
 
 def test_application_cpu_is_dealt_to_the_round_trips(plan: Plan) -> None:
@@ -292,12 +300,13 @@ def test_a_page_is_described_in_a_line() -> None:
 def test_the_shipped_pages_are_what_their_comments_say() -> None:
     for quick in (True, False):
         plan = load_plan("page", quick).plan
-        assert {name: shape.round_trips for name, shape in plan.pages.items()} == {"heavy": 200, "light": 20}
+        assert {name: shape.round_trips for name, shape in PAGES.of(plan).items()} == {"heavy": 200, "light": 20}
     budget = load_plan("page", quick=True).plan
     assert 25 * 10**9 + estimate_cost(budget).min_ns - LABORATORY_NS <= 590 * 10**9
 
 
 def test_a_report_says_what_the_pages_and_the_keys_were(tmp_path: Path) -> None:
+    skip_without_workload("key_value")
     line = workload_line(parse_stored_plan(plan_of(tmp_path, PLAN).model_dump(mode="json")), RunEnvironment())
     assert line.startswith(
         "small page: 3 x point select, 2 x Redis get: 5 round trips; large page: 4 rounds of 5 x point"

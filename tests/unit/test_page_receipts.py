@@ -25,9 +25,9 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.engine.run_load import LoadOutcome
+from howfar.experiments.page.load import PageLoad, PageSpec, find_page_mismatches, page_facts, page_spec
 from howfar.lab.counts import low_count_violations
 from howfar.plan.load import load_plan
-from howfar.runner.loads.pages import PageLoad, PageSpec, find_page_mismatches, page_facts, page_spec
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 

@@ -29,7 +29,7 @@ def test_differences_come_first_then_cpu_time_then_what_is_not_resolved(summary:
         next(cell for cell in summary.cells if cell.arm == arm).model_copy(update=changes.get(arm, {}))
         for arm in ("socket", "tcp", "remote", "forwarded-socket")
     )
-    findings = _comparisons(baseline, (tcp, remote, forwarded), "query")
+    findings = _comparisons(baseline, (tcp, remote, forwarded), "queries")
     assert [(each.id, each.subject, each.estimate) for each in findings] == [
         ("difference", "forwarded-socket", forwarded.ratio),
         ("cpu", "remote", remote.cpu_ratio),
@@ -42,7 +42,7 @@ def test_a_cpu_time_that_is_a_bound_is_said_as_one(summary: Summary, bound: Boun
     """A lower bound is resolved only as more CPU, an upper bound only as less: either way the change is at least the ratio's."""
     update = {"resolution": Resolution.NOT_RESOLVED, "cpu_resolution": Resolution.SLOWER, "cpu_bound": bound}
     baseline, remote = (next(cell for cell in summary.cells if cell.arm == arm) for arm in ("socket", "remote"))
-    (finding,) = _comparisons(baseline, (remote.model_copy(update=update),), "query")
+    (finding,) = _comparisons(baseline, (remote.model_copy(update=update),), "queries")
     assert (finding.id, finding.parameters["bound"]) == ("cpu", int(bound is not Bound.MEASURED))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.shipped import load_shipped, skip_without, skip_without_workload
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.summary import workload_line
@@ -27,22 +28,14 @@ from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, estimate_cost
 from howfar.plan.fitting import check_rows, describe_unresumed_sessions, with_rows, without_levels
+from howfar.plan.kinds import Keys
 from howfar.plan.load import Override, load_plan, shipped_plans
-from howfar.plan.page import Keys
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.plan.types import (
-    Data,
-    Plan,
-    RowDistribution,
-    Workload,
-    WorkloadKind,
-    local_plan,
-    parse_stored_plan,
-    restore_plan,
-)
+from howfar.plan.types import Plan, local_plan, parse_stored_plan, restore_plan
+from howfar.plan.workload import WORKLOADS, Data, RowDistribution, Workload
 from howfar.runner import preflight as fitting
 from howfar.runner.loads import check_workload
-from howfar.runner.loads.transactions import make_statements_job
+from howfar.runner.loads.transactions import TransactionLoad
 from howfar.runner.preflight import fit_plan
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Trust
@@ -77,7 +70,7 @@ def write(folder: Path, text: str) -> str:
 @pytest.mark.parametrize("name", shipped_plans())
 @pytest.mark.parametrize("quick", [False, True])
 def test_shipped_plans_load_cost_and_come_back(name: str, quick: bool) -> None:
-    plan = load_plan(name, quick).plan
+    plan = load_shipped(name, quick).plan
     assert plan.name == name
     forecast = estimate_cost(plan)
     assert 0 < forecast.min_ns <= forecast.max_ns <= plan.timing.time_budget_ns
@@ -106,7 +99,7 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
     """A block has 12 trials of 1 + 4 s. Two links and a control's: all but the first are calibrated in a trial. MySQL takes 2.1 s more
     to start and end.
     """
-    plan = load_plan("bandwidth", quick=True).plan
+    plan = load_shipped("bandwidth", quick=True).plan
     on_mysql = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (mysql,)})})
     links = {cell.factors["rate_bps"] for cell in cells(plan) if "rate_bps" in cell.factors}
     assert len(links) == 2
@@ -122,7 +115,7 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
 
 def test_the_plan_knows_every_option_of_the_engine() -> None:
     assert set(Workload.model_fields) | set(Data.model_fields) - {"fit"} <= set(Sysbench.model_fields)
-    assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts", "single_row_updates", "page", "key_value")
+    assert set(SYSBENCH_KINDS) <= set(WORKLOADS)
     assert set(RowDistribution.model_fields) == set(Distribution.model_fields)
     defaults = Sysbench()
     for name, field in Workload.model_fields.items():
@@ -267,14 +260,14 @@ def test_local_part() -> None:
 
 def test_an_option_with_one_level_changes_the_baseline_too() -> None:
     overrides = [Override("--rate", ("factors", "rate"), "5gbit"), Override("--threads", ("factors", "threads"), 3)]
-    plan = load_plan("bandwidth", True, overrides).plan
+    plan = load_shipped("bandwidth", True, overrides).plan
     baseline = plan.baseline.model_dump()
     assert (baseline["rate_bps"], baseline["threads"]) == (5_000_000_000, 3)
     idle = Override("--idle", ("factors", "idle"), "as-found")
     assert load_plan("paths", overrides=[idle]).plan.baseline.model_dump()["idle"] == "as-found"
     path = Override("--path", ("factors", "path"), ("remote",))
     assert load_plan("paths", overrides=[path]).plan.baseline.model_dump()["path"] == "remote"
-    assert {cell.factors["path"] for cell in cells(load_plan("latency", True, [path]).plan)} == {"remote"}
+    assert {cell.factors["path"] for cell in cells(load_shipped("latency", True, [path]).plan)} == {"remote"}
 
 
 def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_of_a_plan() -> None:
@@ -283,7 +276,7 @@ def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_
         Override("--load", ("factors", "load"), ("300/s", "400/s")),
     ]
     with pytest.raises(PlanError) as caught:
-        load_plan("latency", True, overrides)
+        load_shipped("latency", True, overrides)
     assert "match: none has path = 'socket'" in caught.value.message
     assert "The plan has: path tcp, remote" in caught.value.advice
 
@@ -325,7 +318,7 @@ def test_levels_mean_sessions(factors: dict[str, Any], spec: SessionSpec) -> Non
 
 def job(factors: dict[str, Any], trust: Trust | None = None) -> LoadJob:
     arm = Arm(name="it", role=ArmRole.CONTENDER, factors={"path": "socket", "threads": 3, **factors})
-    return make_statements_job(
+    return TransactionLoad.make_job(
         load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1
     )
 
@@ -345,12 +338,12 @@ def test_the_engine_is_asked_for_what_the_cell_says() -> None:
 
 
 def grid(**factors: Any) -> Plan:
-    plan = load_plan("compression").plan
+    plan = load_shipped("compression").plan
     return plan.model_copy(update={"factors": plan.factors.model_copy(update=factors)})
 
 
 def test_connections_that_stay_resume_nothing() -> None:
-    plan = load_plan("encryption", quick=True).plan
+    plan = load_shipped("encryption", quick=True).plan
     found = [cell for cell in cells(plan) if cell.role in ("baseline", "contender")]
     assert len(found) == 2 * (2 + 3)
     assert all(cell.factors["connect"] == "per-transaction" for cell in found if "resumed" in str(cell.factors["tls"]))
@@ -359,7 +352,7 @@ def test_connections_that_stay_resume_nothing() -> None:
 
 def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
     lacking = {"compression": dict.fromkeys(("zstd-1", "zstd-3", "zstd-9"), "this one has no zstd")}
-    fitted = without_levels(load_plan("compression").plan, lacking)
+    fitted = without_levels(load_shipped("compression").plan, lacking)
     assert fitted.plan.factors.compression == ("off", "zlib")
     assert fitted.notes == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
     assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1 + 3  # the A/A arm, and the controls
@@ -367,7 +360,7 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
 
 
 def test_what_was_left_out_stands_beside_the_workload() -> None:
-    plan = parse_stored_plan(load_plan("compression", quick=True).plan.model_dump(mode="json"))
+    plan = parse_stored_plan(load_shipped("compression", quick=True).plan.model_dump(mode="json"))
     for environment in (RunEnvironment(), RunEnvironment(not_as_requested=[])):
         assert "left out" not in workload_line(plan, environment)
     lacking = RunEnvironment(not_as_requested=["left out: zstd"])
@@ -385,7 +378,7 @@ def test_a_plan_of_which_nothing_is_left_is_an_error(compression: tuple[str, ...
 
 
 def test_a_baseline_that_cannot_be_had_is_an_error() -> None:
-    plan = load_plan("compression").plan
+    plan = load_shipped("compression").plan
     plan = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"compression": "zstd-3"})})
     with pytest.raises(PlanError, match=r"left out: compression zstd-3.*baseline names"):
         without_levels(plan, {"compression": {"zstd-3": "no zstd here"}})
@@ -395,7 +388,7 @@ def test_a_baseline_that_cannot_be_had_is_an_error() -> None:
     ("most", "size"), [(10**9, 10**7), (10**7, 10**7), (9_999_999, 5 * 10**6), (1_270_000, 10**6), (10_003, 10_000)]
 )
 def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> None:
-    fitted = with_rows(load_plan("bandwidth").plan, most)
+    fitted = with_rows(load_shipped("bandwidth").plan, most)
     assert (fitted.plan.data.table_size, fitted.plan.data.fit) == (size, False)
     assert bool(fitted.notes) == (size < 10**7)
 
@@ -405,7 +398,7 @@ def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> N
 )
 def test_tables_too_small_for_their_ranges_are_refused(most: int, expected: str) -> None:
     with pytest.raises(PlanError, match=f"{expected}.*ranges of 100 rows, .*fewer than 10000"):
-        with_rows(load_plan("bandwidth").plan, most)
+        with_rows(load_shipped("bandwidth").plan, most)
 
 
 def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smaller() -> None:
@@ -453,7 +446,6 @@ def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> N
         "compression",
         "encryption",
         "replication",
-        "page",
         "cluster",
         "cluster-reads",
         "cluster-rows",
@@ -461,8 +453,12 @@ def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> N
     ],
 )
 def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
+    assert_six_blocks_fit(name)
+
+
+def assert_six_blocks_fit(name: str) -> None:
     """On MariaDB, which has only zlib; the first laboratory takes 20 s more than the forecast of a laboratory."""
-    plan = load_plan(name, quick=True).plan
+    plan = load_shipped(name, quick=True).plan
     here = plan.model_copy(
         update={"factors": plan.factors.model_copy(update={"compression": plan.factors.compression[:2]})}
     )
@@ -477,7 +473,7 @@ def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
 
 def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: Path) -> None:
     for quick in (False, True):
-        found = cells(load_plan("bandwidth", quick).plan)
+        found = cells(load_shipped("bandwidth", quick).plan)
         threads = {
             path: {cell.factors["threads"] for cell in found if cell.factors["path"] == path}
             for path in ("tcp", "remote")
@@ -487,6 +483,7 @@ def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: P
 
 def test_the_option_that_is_blamed_has_the_level() -> None:
     """The message does not blame `--server`, although its name is part of the word servers."""
+    skip_without("replication")
     options: dict[str, tuple[str, str | tuple[str, ...]]] = {
         "--server": ("server", "mysql"),
         "--distances": ("distances", ("1ms,2ms",)),
@@ -498,6 +495,7 @@ def test_the_option_that_is_blamed_has_the_level() -> None:
 
 def test_distances_have_commas_and_are_written_with_semicolons() -> None:
     """Semicolons are used in the command that repeats a run."""
+    skip_without("replication")
     levels = ("same-rack", "10ms,12ms,30ms")
     override = Override("--distances", ("factors", "distances"), levels)
     assert override.option_value == "same-rack;10ms,12ms,30ms"
@@ -521,7 +519,7 @@ def workloads() -> st.SearchStrategy[dict[str, Any]]:
 
 
 @given(workloads(), st.sampled_from(SYSBENCH_KINDS))
-def test_what_a_plan_accepts_the_engine_takes(values: dict[str, Any], kind: WorkloadKind) -> None:
+def test_what_a_plan_accepts_the_engine_takes(values: dict[str, Any], kind: str) -> None:
     """[file-10]"""
     try:
         workload = Workload.model_validate({**values, "kind": kind})
@@ -539,6 +537,7 @@ def test_a_number_that_the_engine_does_not_take_is_refused_with_its_line(tmp_pat
 
 def test_replies_that_are_too_long_at_once_are_refused_before_anything_is_made() -> None:
     """[file-10]"""
+    skip_without_workload("key_value")
     plan = load_plan("paths").plan
     keys = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": "key_value"})})
     for good in (plan, keys):

@@ -331,7 +331,9 @@ def test_the_answer_is_short_and_there_is_none_from_too_few_blocks(recording: Re
     found = predicted(lonely)
     answer = is_answer_first(document(found, find_changes(laid), laid))
     assert answer.text.endswith("ms are predicted on remote, RTT 0.5ms.") and "times slower" not in answer.text
-    assert "no interval, as fewer than 4 pages" in answer.certainty, "one page is an answer, but without an interval"
+    assert "no interval, as fewer than 4 pages" in str(answer.certainty), (
+        "one page is an answer, but without an interval"
+    )
     few = found.model_copy(update={"cost_us": found.cost_us.model_copy(update={"n": 3})})
     report = document(few, find_changes(laid), laid)
     assert not any(isinstance(block, Table | AdviceBlock) for block in report.blocks)
@@ -423,7 +425,7 @@ def test_a_replay_says_whether_the_prediction_was_right_and_which_end_was_late(r
     )
     wide = replay.Replay(target="remote", rtt_ns=500_000, blocks=6, pages=(page,), recorded_unix_ns=None)
     assert "as predicted" not in is_answer_first(replay.document(wide)).text
-    assert "a tool that fell behind" in is_answer_first(replayed(75.5, late_ns=9_000_000)).certainty
+    assert "a tool that fell behind" in str(is_answer_first(replayed(75.5, late_ns=9_000_000)).certainty)
     first, *_, last = replayed(75.5, blocks=1).blocks
     assert isinstance(first, Answer) and first.text.startswith("No answer yet") and "--blocks 4" in str(last)
 

@@ -162,7 +162,7 @@ def _unsigned_archive(folder: Path, package: str, suite: str) -> str:
 @needs_apt
 def test_what_nobody_signed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = _unsigned_archive(tmp_path / "archive", "a-server", "sid")
-    monkeypatch.setattr(debian, "_archive", lambda: address)
+    monkeypatch.setattr(debian, "_find_archive", lambda: address)
     home = tmp_path / "apt"
     home.mkdir()
     with pytest.raises(ServerMissing, match="is not signed"):
@@ -174,7 +174,7 @@ def test_what_nobody_signed_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_without_an_archive_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(debian, "_archive", lambda: f"file:{tmp_path}/not-there")
+    monkeypatch.setattr(debian, "_find_archive", lambda: f"file:{tmp_path}/not-there")
     assert run_command_line(["servers", "get", "mysql"]) == 3
     output = capsys.readouterr().err
     assert "apt-get update failed" in output

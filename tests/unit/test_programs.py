@@ -71,7 +71,7 @@ def test_processes_of_one_name_are_one_program_and_what_cannot_be_is_left_out(mo
     compilers = {pid: Process("cc1", 1, 7, 0) for pid in range(30, 38)}
     before = {**INIT, **compilers, 50: Process("small", 1, 7, 0)}
     watch = ProgramWatch()
-    watch._before, watch._began_s, watch._own = before, 0.0, 9
+    watch._before, watch._start_s, watch._own_pid = before, 0.0, 9
     cpus = os.cpu_count() or 1
     after = {
         **INIT,

@@ -11,23 +11,17 @@ import pytest
 from howfar.contract.messages import (
     Compression,
     CustomStatement,
-    FastCgi,
-    GetStep,
     KeyValue,
     LoadJob,
-    PageJob,
-    PageScript,
-    QueryStep,
     Ready,
     Receipt,
-    Service,
     Session,
     Sysbench,
     TcpTarget,
     Tls,
     UnixTarget,
 )
-from howfar.engine.receipt_check import cipher_name, encryption_note, mismatches, page_mismatches
+from howfar.engine.receipt_check import cipher_name, encryption_note, mismatches
 
 _EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"
 _TCP = TcpTarget(host="127.0.0.1", port=3306)
@@ -166,47 +160,3 @@ def test_all_differences_are_told() -> None:
 )
 def test_a_cipher_has_many_names(name: str, reported: str) -> None:
     assert cipher_name(name) == reported
-
-
-def _page(application: PageScript | FastCgi) -> PageJob:
-    return PageJob(application=application, workers=1, seed=1, warmup_ns=0, measure_ns=1)
-
-
-def _ready(receipt: Receipt, **services: Receipt) -> Ready:
-    return Ready(receipt=receipt, connections=1, prepared_statements=0, connect_ns=1, services=services)
-
-
-def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
-    socket = UnixTarget(path="/s")
-    script = PageScript(
-        mysql=Service(target=_TCP),
-        redis=Service(target=_TCP, tls=Tls()),
-        memcached=Service(target=socket),
-        redis_keys=KeyValue(protocol="resp2"),
-        memcached_keys=KeyValue(protocol="memcached_text"),
-        steps=(GetStep(store="redis"),),
-    )
-    plain, unix = _plain(), _plain(address_family="unix", tcp_nodelay=None)
-    sealed = _plain(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
-    assert page_mismatches(_page(script), _ready(plain, mysql=plain, redis=sealed, memcached=unix)) == ()
-    wrong = page_mismatches(_page(script), _ready(plain, mysql=_receipt(), redis=plain))
-    assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
-    assert "no TLS was requested" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
-
-
-def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
-    """A proxy that terminates TLS leaves the client with TLS and the server with a plain session."""
-    script = PageScript(
-        postgresql=Service(target=_TCP, tls=Tls()), statements=_SELECT, steps=(QueryStep(statement="a"),)
-    )
-    ours = {"tls_client_version": "TLSv1.3", "tls_client_cipher": "TLS_AES_256_GCM_SHA384"}
-    (sentence,) = page_mismatches(_page(script), _ready(_plain(), postgresql=_plain(**ours)))
-    assert sentence.startswith("postgresql: ") and "the server reports no TLS" in sentence
-    sealed = _plain(**ours, tls_version="TLSv1.3", tls_cipher="TLS_AES_256_GCM_SHA384")
-    assert page_mismatches(_page(script), _ready(_plain(), postgresql=sealed)) == ()
-
-
-def test_an_application_is_asked_over_its_socket() -> None:
-    page = _page(FastCgi(target=UnixTarget(path="/php"), parameters={}))
-    assert page_mismatches(page, _ready(_plain(address_family="unix", tcp_nodelay=None))) == ()
-    assert len(page_mismatches(page, _ready(_plain()))) == 1

@@ -26,8 +26,8 @@ from howfar.contract.messages import (
 from howfar.contract.receipt import QuantilesNs
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
-from howfar.lab.link import LinkSpec
-from howfar.lab.replicated_group import (
+from howfar.experiments.replication.lab import ReplicationSpec
+from howfar.experiments.replication.lab.replicated_group import (
     DEFAULT_ACK_TIMEOUT_MS,
     agreement_violations,
     lag_records,
@@ -35,8 +35,9 @@ from howfar.lab.replicated_group import (
     replication_spec,
     replication_violations,
 )
-from howfar.lab.replication import ReplicationSpec
-from howfar.lab.replication.watch import LagSample
+from howfar.experiments.replication.lab.watch import LagSample
+from howfar.experiments.replication.load import InsertsLoad
+from howfar.lab.link import LinkSpec
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import pages_allowed
 from howfar.plan.cells import cells
@@ -46,7 +47,7 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan, parse_stored_plan
 from howfar.report.grid import level_text
-from howfar.runner.loads.transactions import load_facts, make_statements_job
+from howfar.runner.loads.transactions import TransactionLoad, load_facts
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import LoadFacts
 
@@ -87,11 +88,11 @@ def test_a_cell_asks_for_its_pair() -> None:
 
 def test_a_laboratory_has_what_all_cells_together_need() -> None:
     request = lab_request(plan(replicas=(1, 3)))
-    assert request.replicas == ReplicasSpec(3, LinkSpec(85 * MS, 10**9))
+    assert request.replicas == ReplicasSpec("replicas", 3, LinkSpec(85 * MS, 10**9))
     assert (request.prepare, request.paths) == (INSERTS.prepare, ("socket",))
     assert request.copies == 2 * 4, "files and a pool for each of four servers"
     mixed = lab_request(plan(replication=("off", "none"))).replicas
-    assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_standalone=True)
+    assert mixed == ReplicasSpec("replicas", 0, LinkSpec(0, None), also_standalone=True)
     paths = lab_request(load_plan("paths", quick=True).plan)
     assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
     far = lab_request(load_plan("paths", overrides=[Override("--rtt", ("factors", "rtt"), "5ms")]).plan)
@@ -117,7 +118,7 @@ def test_a_cluster_has_a_link_between_any_two_of_its_nodes() -> None:
     }
     assert [link.rtt_ns for link in node_links(written).values()] == [MS, 2 * MS, 3 * MS]
     request = lab_request(plan(replication=("none", "galera"), replicas=(2,), distances=("three-zones",)))
-    assert request.replicas == ReplicasSpec(2, LinkSpec(MS, 10**9), mesh=True)
+    assert request.replicas == ReplicasSpec("replicas", 2, LinkSpec(MS, 10**9), mesh=True)
     for wrong in ("somewhere", "1ms,2", "1ms,2ms"):
         with pytest.raises(HowfarError, match="distances"):
             load_plan("replication", overrides=[_override("replicas", 2), _override("distances", wrong)])
@@ -190,10 +191,10 @@ def test_a_trial_costs_more_where_the_replica_is_far() -> None:
 
 def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
     arm = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "socket", "threads": 4})
-    job = make_statements_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
+    job = InsertsLoad.make_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
     assert job.workload == INSERTS
     writes = plan().model_copy(update={"workload": plan().workload.model_copy(update={"kind": "oltp_write_only"})})
-    sysbench = make_statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
+    sysbench = TransactionLoad.make_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
     assert isinstance(sysbench, Sysbench)
     assert sysbench.kind == "oltp_write_only"
     assert workload_line(parse_stored_plan(plan().model_dump(mode="json")), RunEnvironment()).startswith(

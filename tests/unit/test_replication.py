@@ -15,13 +15,10 @@ import pytest
 
 from howfar.contract.receipt import ReplicaFacts, Snapshot
 from howfar.errors import PlanError
-from howfar.lab.link import LinkSpec
-from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.network import MAX_REPLICAS, host_batch, link_addresses, middle_batch
-from howfar.lab.replication import ReplicationSpec, galera
-from howfar.lab.replication.binary_log import BinaryLogReplication
-from howfar.lab.replication.dialect import Seed, Source, replication_dialect
-from howfar.lab.replication.proof import (
+from howfar.experiments.replication.lab import ReplicationSpec, galera
+from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
+from howfar.experiments.replication.lab.dialect import Seed, Source, replication_dialect
+from howfar.experiments.replication.lab.proof import (
     FILLING,
     ChannelFacts,
     channel_violations,
@@ -30,14 +27,17 @@ from howfar.lab.replication.proof import (
     window_receipt,
     window_violations,
 )
-from howfar.lab.replication.status import (
+from howfar.experiments.replication.lab.status import (
     MariadbPositions,
     MysqlPositions,
     is_acknowledging,
     parse_primary_end,
     parse_semi_sync_prefixes,
 )
-from howfar.lab.replication.watch import HangClock
+from howfar.experiments.replication.lab.watch import HangClock
+from howfar.lab.link import LinkSpec
+from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
+from howfar.lab.network import MAX_REPLICAS, host_batch, link_addresses, middle_batch
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
 KINDS = ("mariadb", "mysql")

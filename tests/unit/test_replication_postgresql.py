@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from howfar.contract.receipt import PrimaryState, ReplicaFacts, Snapshot
-from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.postgresql import PostgresPositions, PostgresReplication, parse_log_bytes
-from howfar.lab.replication.proof import window_violations
+from howfar.experiments.replication.lab.links import ReplicationSpec
+from howfar.experiments.replication.lab.postgresql import PostgresPositions, PostgresReplication, parse_log_bytes
+from howfar.experiments.replication.lab.proof import window_violations
 from howfar.lab.servers import TableServer
 from howfar.plan.cells import cells
 from howfar.plan.fitting import with_replacements

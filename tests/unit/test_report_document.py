@@ -19,6 +19,7 @@ from howfar.report.document import (
     Bullets,
     Card,
     Cell,
+    Certainty,
     Chart,
     Code,
     Column,
@@ -26,6 +27,7 @@ from howfar.report.document import (
     Document,
     Facts,
     Heading,
+    PlaceLines,
     Table,
     Text,
     Warnings,
@@ -94,6 +96,28 @@ def test_a_first_screen_that_is_too_long_has_the_first_sentence_of_each_warning(
 
 
 QUESTION = "Which is faster?"
+
+
+def test_lines_of_a_step_stand_below_their_places_in_every_form() -> None:
+    places = (PlaceLines("my.cnf, then restart", ("[mysqld]", "a = <1>")), PlaceLines("PDO", ("b",)))
+    document = Document("howfar: sample", (Heading("What to do"), AdviceBlock("Do this.", "Since.", places=places)))
+    assert (
+        "1. Do this.\n   Since.\n   my.cnf, then restart:\n     [mysqld]\n     a = <1>\n   PDO:\n     b\n"
+        in terminal.render(document, 80)
+    )
+    assert "   my.cnf, then restart:\n\n   ```\n   [mysqld]\n   a = <1>\n   ```\n\n   PDO:\n" in as_markdown(document)
+    assert "<div>my.cnf, then restart:</div><pre>[mysqld]\na = &lt;1&gt;</pre>" in html.render(document)
+
+
+def test_without_an_answer_its_command_is_in_the_forms_that_do_not_know_the_file() -> None:
+    command = "howfar resume FILE --time-budget 10min"
+    document = Document(
+        "howfar: sample", (Answer("No answer yet.", certainty=Certainty("Not at all.", command=command)),)
+    )
+    assert f"```\n{command}\n```" in as_markdown(document) and f"<pre>{command}</pre>" in html.render(document)
+    assert command not in terminal.render(document, 80), "the terminal has the command with the file's name"
+
+
 SURROUNDINGS = Surroundings(("Run file: a.howfar",), ("Go on with: howfar resume a.howfar",))
 
 
@@ -129,7 +153,10 @@ def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: 
     wordy = Document("howfar: sample", (Answer("The socket."), MAIN, MAIN, Heading("What to do"), *advice))
     text = terminal.render(wordy, width, details=details, surroundings=SURROUNDINGS)
     assert "The socket." in text.splitlines()[-VISIBLE_LINES:]
-    assert text.count("Do this.") == 3
+    words = " ".join(text.split())
+    names_the_steps = "What now 3 steps above; the first: Do this." in words
+    assert words.count("And that.") == 3 * 12 and words.count("Do this.") == 3 + names_the_steps
+    assert names_the_steps is (words.index("1. Do this.") < words.index("The socket.")), "out of sight, they are named"
 
 
 def test_terminal_prints_all_with_details() -> None:
@@ -184,17 +211,18 @@ def test_the_setting_is_broken_between_its_parts(width: int) -> None:
     assert " · ".join(lines) == setting and all(len(line) <= width for line in lines)
 
 
-def test_the_first_screen_has_two_lines_of_notes_and_the_details_all() -> None:
+def test_the_first_screen_has_three_lines_of_notes_and_the_details_all() -> None:
     notes = (
         "Long, but this has room on the first line of an answer.",
-        "So does this one. *: resolved.",
+        "So does this one on the second line of the same answer.",
+        "And this one. *: resolved.",
         "Not this " * 9,
     )
     table = Table("", plain_columns("path", "ratio"), (plain_cells("tcp", "0.8 *"),), notes)
     document = Document("", (table, Details("More", (Text("more"),))))
     first, complete = (terminal.render(document, 60, details=details).splitlines() for details in (False, True))
     below = first.index("tcp   0.8 *") + 1
-    assert first[below + 2] == "" and "*: resolved." in first[below + 1] and "Not this" not in "".join(first)
+    assert first[below + 3] == "" and "*: resolved." in first[below + 2] and "Not this" not in "".join(first)
     assert any(line.startswith("Not this") for line in complete)
 
 

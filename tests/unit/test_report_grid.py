@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from tests.unit.made_plans import bandwidth_run
-from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
+from tests.unit.rendered import GOLDEN, charts_have_figures, findings_of, is_golden, with_findings
 from tests.unit.rendered import csv as report_csv
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
@@ -22,13 +22,13 @@ from tests.unit.test_report_html import is_small_and_whole
 
 from howfar.analysis.answer import Answer, not_yet
 from howfar.analysis.summary import Summary
-from howfar.experiments import grid as blocks
-from howfar.experiments.bandwidth import curves as curve_blocks
-from howfar.experiments.bandwidth.analysis import Scaling
-from howfar.experiments.bandwidth.texts import REPORT
-from howfar.experiments.compression.texts import REPORT as COMPRESSION
-from howfar.experiments.encryption.analysis import EncryptionEconomics
-from howfar.experiments.encryption.report import costs_section as encryption_costs
+from howfar.experiments.network import grid as blocks
+from howfar.experiments.network.bandwidth import curves as curve_blocks
+from howfar.experiments.network.bandwidth.analysis import Scaling
+from howfar.experiments.network.bandwidth.texts import REPORT
+from howfar.experiments.network.compression.texts import REPORT as COMPRESSION
+from howfar.experiments.network.encryption.analysis import EncryptionEconomics
+from howfar.experiments.network.encryption.report import costs_section as encryption_costs
 from howfar.experiments.registry import document, summarise
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf
@@ -141,8 +141,7 @@ def test_every_chart_has_a_name_and_a_table() -> None:
     for plan in PLANS:
         figures = re.findall(r"<figure>.*?</figure>", page(plan), re.DOTALL)
         assert len(figures) >= 4
-        for figure in figures:
-            assert "<title>" in figure and "<table" in figure
+        assert charts_have_figures(page(plan))
 
 
 CAPTIONS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
@@ -10,15 +11,17 @@ from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.cells import KeyReads
+from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt_messages import Bytes, ServiceUse
+from howfar.experiments.key_value.plan import KIND
 from howfar.experiments.registry import summarise
 from howfar.report.figures import keys_line
 from howfar.store.records import Run
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "name": "stores",
-    "workload": {"kind": "key_value"},
+    "workload": {"kind": KIND},
     "keys": {"count": 10_000, "value_bytes": 200, "get": 9, "set": 1},
 }
 
@@ -46,6 +49,13 @@ def _run(misses: int) -> Run:
 @cache
 def summary(misses: int = 0) -> Summary:
     return summarise(_run(misses))
+
+
+def test_the_weights_of_commands_are_part_of_the_workload() -> None:
+    run = _run(0)
+    more_gets = {**PLAN, "keys": {**PLAN["keys"], "get": 5}}
+    other = run.model_copy(update={"info": run.info.model_copy(update={"plan": more_gets})})
+    assert compare(run, run).has_same_workload and not compare(run, other).has_same_workload
 
 
 def test_a_store_answers_requests_everywhere() -> None:

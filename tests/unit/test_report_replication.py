@@ -11,21 +11,22 @@ from html import unescape
 
 import pytest
 from tests.unit.made_replication import MS, PLANS, RTT_NS, fallback_trial
-from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
+from tests.unit.rendered import GOLDEN, charts_have_figures, findings_of, is_golden, with_findings
 from tests.unit.test_report_html import Balance, is_small_and_whole
 
+from howfar.analysis.advice import COMMANDS, Advice
 from howfar.analysis.summary import Summary
-from howfar.experiments.crash import report as crash_charts
-from howfar.experiments.crash import report as crash_report
-from howfar.experiments.crash.analysis import CrashFindings
-from howfar.experiments.fallback import report as fallback_charts
-from howfar.experiments.fallback import report as fallback_report
-from howfar.experiments.fallback.analysis import fallback_series
 from howfar.experiments.registry import experiment_of
 from howfar.experiments.replication import charts, frame
 from howfar.experiments.replication import report as cost_report
 from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.arms import quoted_distance
+from howfar.experiments.replication.crash import report as crash_charts
+from howfar.experiments.replication.crash import report as crash_report
+from howfar.experiments.replication.crash.analysis import CrashFindings
+from howfar.experiments.replication.fallback import report as fallback_charts
+from howfar.experiments.replication.fallback import report as fallback_report
+from howfar.experiments.replication.fallback.analysis import fallback_series
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, html, terminal
 from howfar.report.document import Block, Cell, Chart, Details, Document, Table
@@ -67,6 +68,13 @@ def crash() -> CrashFindings:
 
 def changed(plan: str, **parts: object) -> Summary:
     return with_findings(summary(plan), replication=findings(plan).model_copy(update=parts))
+
+
+def test_a_command_of_the_advice_stays_on_the_first_screen() -> None:
+    """Lines for my.cnf come later, but a step that ends with a colon has its command."""
+    again = Advice(action="Run this again:", because="", lines=("howfar run replication",), id=COMMANDS[0])
+    text = terminal.render(document(summary("replication").model_copy(update={"advice": (again,)})), 80)
+    assert "1. Run this again:\n   howfar run replication\n" in text
 
 
 def flat(blocks: tuple[Block, ...]) -> Iterator[Block]:
@@ -129,7 +137,7 @@ def test_a_page_is_small_whole_and_fetches_nothing(plan: str) -> None:
     text = page(plan)
     is_small_and_whole(text)
     drawn = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
-    assert drawn and all("<title>" in figure and "<table" in figure for figure in drawn)
+    assert drawn and charts_have_figures(text)
     shown = [block.name for block in flat(document(summary(plan)).blocks) if isinstance(block, Chart)]
     assert len(drawn) == len(shown) == len(set(shown)), "no chart is promised that cannot be drawn"
 

@@ -71,7 +71,7 @@ def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_compression_as_each_kind_says_it(variables: dict[str, str], found: tuple[str, ...]) -> None:
-    assert module._compression(variables) == found
+    assert module._find_compressions(variables) == found
 
 
 def test_the_table_has_words_for_what_works(tmp_path: Path) -> None:

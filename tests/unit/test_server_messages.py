@@ -14,8 +14,8 @@ import pytest
 
 from howfar.contract.messages import UnixTarget
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.replication.binary_log import BinaryLogReplication
-from howfar.lab.replication.dialect import Source, replication_dialect
+from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
+from howfar.experiments.replication.lab.dialect import Source, replication_dialect
 from howfar.lab.servers.postgresql import _view_session
 from howfar.lab.servers.sql_store import SqlServer
 from howfar.paths.pgbouncer import _query_console
@@ -51,7 +51,7 @@ class Refusing:
 def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) -> SqlServer:
     server: Any = object.__new__(SqlServer)
     log.write_text("\n".join(lines))
-    server._admin, server._process, server._log = refusing, refusing, log
+    server._admin_session, server._process, server._log = refusing, refusing, log
     server.program = "mariadbd"
     made: SqlServer = server
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -164,6 +165,29 @@ def test_an_installation_that_was_interrupted_is_finished_first(machine: Callabl
     (root / "usr/bin/dpkg").write_text(f"#!/bin/sh\n: >{root}/done\n")
     install_packages(plan_installation(of("postgresql"), BY_NAME["apt"]), root)
     assert (root / "done").exists()
+
+
+@pytest.mark.parametrize(("age_s", "refreshes"), [(60, 0), (86_400, 1)])
+def test_lists_that_apt_has_just_fetched_are_not_fetched_again(
+    machine: Callable[[Mapping[str, str]], Path], age_s: float, refreshes: int
+) -> None:
+    root = machine({"apt-get": "exit 0"})
+    lists = root / "var/lib/apt/lists"
+    lists.mkdir(parents=True)
+    os.utime(lists, (time.time() - age_s,) * 2)
+    install_packages(plan_installation(of("postgresql"), BY_NAME["apt"]), root)
+    assert (root / "said").read_text().count(" update") == refreshes
+
+
+def test_an_installation_that_fails_with_fresh_lists_fetches_them_and_tries_again(
+    machine: Callable[[Mapping[str, str]], Path], tmp_path: Path
+) -> None:
+    root = machine(
+        {"apt-get": f'case "$*" in *update*) : >{tmp_path}/new ;; *) [ -e {tmp_path}/new ] || exit 100 ;; esac'}
+    )
+    (root / "var/lib/apt/lists").mkdir(parents=True)
+    install_packages(plan_installation(of("postgresql"), BY_NAME["apt"]), root)
+    assert (root / "said").read_text().count(" install ") == 2
 
 
 # ---------------------------------------------------------------- the command

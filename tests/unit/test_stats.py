@@ -56,7 +56,7 @@ from howfar.stats.resample import (
     jackknife_interval,
     with_intervals,
 )
-from howfar.stats.trials import Value, trial_table
+from howfar.stats.trials import FigureReader, trial_table
 from howfar.store.records import ArmRole, compared_part
 from howfar.store.run_file import read_run
 
@@ -526,7 +526,7 @@ def scatter(plan: str, where: Path) -> tuple[list[float], list[float]]:
     file.write_bytes(lzma.decompress((RECORDED / f"{plan}-mariadb.howfar.xz").read_bytes()))
     table = trial_table(compared_part(read_run(file)))
 
-    def of(value: Value) -> list[float]:
+    def of(value: FigureReader) -> list[float]:
         found = []
         for arm in table.run.info.arms:
             logs = [math.log(figure) for measured in table.measured(arm.name) if (figure := value(measured))]

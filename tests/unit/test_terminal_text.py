@@ -153,9 +153,14 @@ FIELDS = {
 @pytest.mark.parametrize("form", [[], ["--details"], ["--md"], ["--csv"], ["--json"]], ids=str)
 @pytest.mark.parametrize("field", list(FIELDS))
 def test_a_run_file_of_somebody_else_controls_no_terminal(
-    field: str, form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    field: str,
+    form: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """[file-1]"""
+    monkeypatch.setenv("COLUMNS", "2000")  # where lines are wrapped, any word may begin one
     path = tmp_path / "run.howfar"
     path.write_bytes(unpacked(f"{RECORDED}.howfar"))
     with closing(sqlite3.connect(path)) as database:

@@ -199,7 +199,7 @@ def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_pr
     info = _info(rtt_us=100, busy_us=5000, out=50)
     peers = ("10.0.0.2", "127.0.0.1", "127.9.8.7", "128.0.0.1")
     answer = (*(_message(cookie, info, peer) for cookie, peer in enumerate(peers)), _DONE)
-    assert [cookie[0] for cookie in parse_connections(answer, loopback=False)] == [0, 3]
+    assert [cookie[0] for cookie in parse_connections(answer, include_loopback=False)] == [0, 3]
     assert [cookie[0] for cookie in parse_connections(answer)] == [0, 1, 2, 3]
 
 

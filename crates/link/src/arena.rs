@@ -1,8 +1,8 @@
 //! Memory for the packets in flight: chunks are filled one after another, and each is free again when all packets in it have left,
-//! in whatever order.
+//! in any order.
 //!
-//! The number of chunks is bounded; growing needs no copy; an emptied chunk is filled again from its first byte, which is still in
-//! the CPU's cache.
+//! The number of chunks is bounded, and growing needs no copy. The chunk that was emptied last is filled first, because its bytes are
+//! still in the CPU's cache.
 
 /// Bytes of one chunk.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -32,20 +32,20 @@ pub(crate) struct Arena {
     chunks: Vec<Chunk>,
     /// Index of the chunk that is being filled; it is never among the free ones.
     current: Option<usize>,
-    /// Free chunks; the last to become free is the first to be filled.
-    free: Vec<usize>,
+    /// Indices of the free chunks; the last to become free is filled first.
+    free_chunks: Vec<usize>,
     /// Chunks that have memory.
     backed_chunks: usize,
     max_chunks: usize,
 }
 
 impl Arena {
-    /// An arena for at least `bytes` of packets. Memory is touched only when it is used.
+    /// An arena for at least `bytes` of packets. Memory is allocated only when packets need it.
     pub(crate) fn new(bytes: u64) -> Self {
         let mut arena = Self {
             chunks: Vec::new(),
             current: None,
-            free: Vec::new(),
+            free_chunks: Vec::new(),
             backed_chunks: 0,
             max_chunks: 0,
         };
@@ -53,16 +53,16 @@ impl Arena {
         arena
     }
 
-    /// Change the bound. If it gets lower, packets beyond it stay until they leave.
+    /// Change the bound on memory. If it gets lower, packets that exceed it are kept until they leave.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         let usable = (CHUNK_BYTES - MAX_PACKET_BYTES) as u64;
         self.max_chunks = bytes.div_ceil(usable) as usize + 2;
-        for index in 0..self.free.len() {
-            self.free_memory(self.free[index]);
+        for index in 0..self.free_chunks.len() {
+            self.shrink(self.free_chunks[index]);
         }
     }
 
-    /// Return space for one packet of any size; None when the bound is reached.
+    /// Provide space for one packet of any size; None when the bound is reached.
     pub(crate) fn reserve(&mut self) -> Option<&mut [u8]> {
         let current = match self.current {
             Some(index) if CHUNK_BYTES - self.chunks[index].used_bytes >= MAX_PACKET_BYTES => index,
@@ -73,7 +73,7 @@ impl Arena {
         Some(&mut chunk.bytes[chunk.used_bytes..chunk.used_bytes + MAX_PACKET_BYTES])
     }
 
-    /// Keep the first `length` bytes of what [`Self::reserve`] returned last, for one holder.
+    /// Keep the first `length` bytes of the space that [`Self::reserve`] returned last, for one holder.
     pub(crate) fn commit(&mut self, length: usize) -> Slot {
         assert!(
             length <= MAX_PACKET_BYTES,
@@ -122,17 +122,17 @@ impl Arena {
         }
         chunk.used_bytes = 0;
         if self.current != Some(index) {
-            self.free.push(index);
-            self.free_memory(index);
+            self.free_chunks.push(index);
+            self.shrink(index);
         }
     }
 
     /// Provide an empty chunk; None if the bound allows no more.
     fn provide_chunk(&mut self) -> Option<usize> {
-        if self.chunks.len() - self.free.len() >= self.max_chunks {
+        if self.chunks.len() - self.free_chunks.len() >= self.max_chunks {
             return None;
         }
-        let index = self.free.pop().unwrap_or_else(|| {
+        let index = self.free_chunks.pop().unwrap_or_else(|| {
             self.chunks.push(Chunk {
                 bytes: Box::default(),
                 used_bytes: 0,
@@ -148,8 +148,8 @@ impl Arena {
         Some(index)
     }
 
-    /// Return a free chunk's memory if more chunks have memory than the bound allows.
-    fn free_memory(&mut self, index: usize) {
+    /// Give a free chunk's memory back to the system if more chunks have memory than the bound allows.
+    fn shrink(&mut self, index: usize) {
         if self.backed_chunks > self.max_chunks && !self.chunks[index].bytes.is_empty() {
             self.chunks[index].bytes = Box::default();
             self.backed_chunks -= 1;
@@ -186,7 +186,7 @@ mod tests {
             assert!(arena.get(slot).iter().all(|byte| *byte == value));
             arena.release(slot);
         }
-        assert_eq!(arena.chunks.len() - arena.free.len(), 1);
+        assert_eq!(arena.chunks.len() - arena.free_chunks.len(), 1);
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
                 .iter()
                 .all(|chunk| chunk.holders == 0 && chunk.used_bytes == 0)
         );
-        assert_eq!(arena.chunks.len() - arena.free.len(), 1);
+        assert_eq!(arena.chunks.len() - arena.free_chunks.len(), 1);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use crate::effects::Nanos;
 use crate::job::Realtime;
 use crate::sys;
 
-/// Maximum credible age of a kernel stamp: with an older one, the real-time clock must have been set in between. The limit is long
-/// because a packet may have waited for a thread that did not run; such a wait must be seen, not taken for no wait.
+/// Maximum credible age of a kernel stamp: with an older one, the real-time clock must have been set in between. The limit is long,
+/// because a packet may have waited for a thread that did not run; such a wait must be counted as lateness.
 const MAX_STAMP_AGE: i128 = 60_000_000_000;
 /// How much later than the reading of the clocks a stamp may be: the packet may have arrived after the reading.
 const MAX_STAMP_AHEAD: i128 = 1_000_000_000;
-/// Low among the real-time priorities: it only has to be above every normal thread.
+/// A low real-time priority: it only has to be above every normal thread.
 const REALTIME_PRIORITY: i32 = 10;
 /// Time slice in the normal class: the shortest that the kernel grants.
 const TIME_SLICE: Nanos = 100_000;
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Within ten milliseconds the real-time clock is set 5 s ahead: a stamp from before that would pass as 5 s old.
+    /// The real-time clock is set 5 s ahead within ten milliseconds: a stamp from before the change would seem to be 5 s old.
     #[test]
     fn setting_the_clock_does_not_make_packets_older() {
         let before = StampConverter {
@@ -149,7 +149,7 @@ mod tests {
             real: 1_700_000_000_000_000_000,
             was_set: false,
         };
-        let later = |step: i128| {
+        let read_later = |step: i128| {
             let (monotonic, real) = (before.monotonic + 10_000_000, before.real + 10_000_000);
             let stamps = StampConverter {
                 monotonic,
@@ -159,16 +159,16 @@ mod tests {
             stamps.compare_with(before)
         };
         let stamp = Some(before.real + 9_000_000);
-        assert_eq!(later(0).to_monotonic(stamp), 100_009_000_000);
+        assert_eq!(read_later(0).to_monotonic(stamp), 100_009_000_000);
         assert_eq!(
-            later(100_000).to_monotonic(stamp),
+            read_later(100_000).to_monotonic(stamp),
             100_008_900_000,
             "clock discipline moves the clock by this much"
         );
-        let read = now();
-        assert!(later(5_000_000_000).to_monotonic(stamp) >= read);
-        assert!(later(-5_000_000_000).to_monotonic(stamp) >= read);
-        let next = later(5_000_000_000).refresh();
+        let now = now();
+        assert!(read_later(5_000_000_000).to_monotonic(stamp) >= now);
+        assert!(read_later(-5_000_000_000).to_monotonic(stamp) >= now);
+        let next = read_later(5_000_000_000).refresh();
         assert!(
             next.was_set,
             "the real clocks differ from those of the test"

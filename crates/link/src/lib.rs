@@ -1,8 +1,8 @@
 //! The link emulator: two packet interfaces joined with a rate, a delay and a queue in each direction.
 //!
-//! Packets pass through a network namespace in the middle of the laboratory, in which no network stack processes them. `shaper` is the pure part: start reading
-//! there. `effects` holds the parts it is made of; `packet` and `slicer` handle super-packets; `pump` drives one direction; `port`
-//! and `sys` talk to the kernel. This crate does not create interfaces, namespaces or addresses.
+//! Packets pass through a network namespace in the middle of the laboratory, in which no network stack processes them. Start reading
+//! at `shaper`, the part without I/O. `effects` holds the parts that it consists of; `packet` and `slicer` handle super-packets; `pump`
+//! drives one direction; `port` and `sys` talk to the kernel. This crate does not create interfaces, namespaces or addresses.
 
 use std::io::BufRead;
 use std::process::ExitCode;

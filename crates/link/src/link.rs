@@ -63,7 +63,7 @@ impl Link {
         })
     }
 
-    /// The scheduling of both directions; `Normal` if they differ.
+    /// The scheduling of the threads of both directions; `Normal` if they differ.
     pub(crate) fn scheduling(&self) -> Scheduling {
         if self.to_server.scheduling == self.to_client.scheduling {
             self.to_server.scheduling
@@ -88,16 +88,16 @@ impl Link {
     pub(crate) fn stop(self) {
         for direction in [self.to_server, self.to_client] {
             direction.send_order(Order::Stop);
-            // If it has failed before, that has been reported.
+            // A direction that failed has reported that before.
             let _ = direction.thread.join();
         }
     }
 }
 
 impl DirectionThread {
-    /// Start the thread. `names`: the interfaces that packets come from and go to.
+    /// Start the thread. `interfaces`: the names of those that packets come from and go to.
     fn start(
-        names: (String, String),
+        interfaces: (String, String),
         ports: (Receiver, Transmitter),
         drop_counter: DropCounter,
         direction: &Direction,
@@ -119,12 +119,12 @@ impl DirectionThread {
         let (scheduling_sender, scheduling_receiver) = channel();
         let (direction, wake_reader) = (direction.clone(), Arc::clone(&wake));
         let thread = thread::Builder::new()
-            .name(format!("{}-{}", names.0, names.1))
+            .name(format!("{}-{}", interfaces.0, interfaces.1))
             .spawn(move || {
                 // If the main thread has ended, nothing needs the scheduling.
                 let _ = scheduling_sender.send(clock::wake_on_time(realtime));
                 report_failure(&events, || {
-                    Pump::new(names, ports, &direction, order_receiver, wake_reader).run()
+                    Pump::new(interfaces, ports, &direction, order_receiver, wake_reader).run()
                 });
             })
             .map_err(|error| start_error(&error))?;

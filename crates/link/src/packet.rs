@@ -3,35 +3,35 @@
 
 use std::ops::Range;
 
-/// The size of a packet for the shaper: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
+/// The size of a packet for the shaper: the number of segments, and the bytes that each takes on the wire; the last may take fewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Train {
     pub(crate) segments: u32,
-    pub(crate) wire: u32,
-    pub(crate) wire_last: u32,
+    pub(crate) wire_bytes: u32,
+    pub(crate) last_wire_bytes: u32,
     /// No program waits for this particular packet: it may leave a little late together with the ones after it, see
     /// `Shaper::next_wake`.
-    pub(crate) deferrable: bool,
+    pub(crate) is_deferrable: bool,
 }
 
 impl Train {
     /// A packet that is never cut.
-    pub(crate) fn single(wire: u32) -> Self {
+    pub(crate) fn single(wire_bytes: u32) -> Self {
         Self {
             segments: 1,
-            wire,
-            wire_last: wire,
-            deferrable: false,
+            wire_bytes,
+            last_wire_bytes: wire_bytes,
+            is_deferrable: false,
         }
     }
 
     /// Wire bytes of segments `first .. first + count`.
     pub(crate) fn bytes(self, first: u32, count: u32) -> u64 {
-        let full = u64::from(count) * u64::from(self.wire);
+        let full_segments = u64::from(count) * u64::from(self.wire_bytes);
         if first + count == self.segments {
-            full - u64::from(self.wire) + u64::from(self.wire_last)
+            full_segments - u64::from(self.wire_bytes) + u64::from(self.last_wire_bytes)
         } else {
-            full
+            full_segments
         }
     }
 }
@@ -46,7 +46,7 @@ const FRAMING_BYTES: u32 = 24;
 const MIN_FRAME_BYTES: u32 = 60;
 /// A super-packet of more segments than this (24 kB) is part of a bulk transfer, not a single answer that a client waits for.
 const MAX_ANSWER_SEGMENTS: u32 = 16;
-/// TCP flags of a bare acknowledgement.
+/// The TCP flags of an acknowledgement without data.
 const ACK: u8 = 0x10;
 pub(crate) const TCP: u8 = 6;
 /// Longest frame header that the slicer rewrites.
@@ -157,26 +157,29 @@ impl Layout {
         start..end
     }
 
-    /// The packet as a train of segments on the wire. A super-packet of an unknown kind is one segment, at the wire cost of all.
+    /// The packet as a train of segments on the wire. A super-packet of an unknown kind counts as one segment that takes
+    /// the wire bytes of all its segments.
     pub(crate) fn train(&self) -> Train {
         let last_payload = self.frame_bytes - self.payload_range(0, self.segments - 1).end;
-        let wire = wire_bytes(self.header_bytes + self.segment_payload);
-        let wire_last = wire_bytes(self.header_bytes + last_payload);
+        let wire_bytes = framed_bytes(self.header_bytes + self.segment_payload);
+        let last_wire_bytes = framed_bytes(self.header_bytes + last_payload);
         match self.segments {
-            1 => Train::single(wire_bytes(self.frame_bytes)),
-            _ if self.transport.is_none() => Train::single(wire * (self.segments - 1) + wire_last),
+            1 => Train::single(framed_bytes(self.frame_bytes)),
+            _ if self.transport.is_none() => {
+                Train::single(wire_bytes * (self.segments - 1) + last_wire_bytes)
+            }
             segments => Train {
                 segments,
-                wire,
-                wire_last,
-                deferrable: segments > MAX_ANSWER_SEGMENTS,
+                wire_bytes,
+                last_wire_bytes,
+                is_deferrable: segments > MAX_ANSWER_SEGMENTS,
             },
         }
     }
 }
 
-/// Wire bytes of a frame of `frame_bytes`.
-fn wire_bytes(frame_bytes: usize) -> u32 {
+/// The bytes that a frame of `frame_bytes` takes on the wire.
+fn framed_bytes(frame_bytes: usize) -> u32 {
     (frame_bytes as u32).max(MIN_FRAME_BYTES) + FRAMING_BYTES
 }
 
@@ -200,9 +203,9 @@ pub(crate) fn is_bare_acknowledgement(packet: &[u8]) -> bool {
     protocol == TCP && flags == ACK && length == header + usize::from(offset >> 4) * 4
 }
 
-/// The transport protocol, where its header begins and where its payload begins; None if the packet cannot be cut. To be cut, its
-/// checksum must still be incomplete, and its headers must match the virtio-net header. A VLAN tag shifts them: tagged packets are
-/// never cut.
+/// The transport protocol, where its header begins and where its payload begins; None if the packet cannot be cut. A packet can
+/// be cut if its checksum is still incomplete and its headers match the virtio-net header. A VLAN tag shifts the headers, so tagged
+/// packets are never cut.
 fn parse_transport(frame: &[u8], vnet: Vnet) -> Option<(Transport, usize, usize)> {
     let start = usize::from(vnet.csum_start);
     let version = frame.get(ETHERNET_LEN)? >> 4;

@@ -25,21 +25,21 @@ use crate::slicer;
 use crate::stats::Counters;
 use howfar_contract::Failed;
 
-/// Maximum packets received or sent before the loop switches to the other task.
+/// Maximum packets received in succession before the loop sends, or sent before it receives.
 const BATCH: usize = 64;
-/// Longest sleep during which packets gather in the socket's buffer, at low rates.
+/// Longest sleep at low rates; packets gather in the socket's buffer meanwhile.
 const LOW_RATE_MAX_SLEEP: Nanos = 10_000_000;
-/// The same at high rates (2.5 MB at 10 Gb/s).
+/// Longest sleep at high rates (2.5 MB at 10 Gb/s).
 const HIGH_RATE_MAX_SLEEP: Nanos = 2_000_000;
-/// In between, the sleep lasts as long as this many bytes take.
+/// At rates in between, the longest sleep is the time that this many bytes take.
 const SLEEP_BYTES: u64 = 1 << 20;
 /// Packets closer together than this are a burst; the pump then sleeps for this time to gather more of it, as interrupt coalescing
-/// in network cards does. It does so only when nothing is in flight; the wait shows as lateness. Being woken for each packet costs
-/// more than forwarding it, and takes the processor from the sender.
+/// in network cards does. It does so only when nothing is in flight; the wait counts as lateness. Being woken for each packet costs
+/// more than forwarding it, and takes CPU time from the sender.
 const BURST_GAP: Nanos = 20_000;
 /// Maximum attempts to send a packet for which the kernel has no room.
 const MAX_SEND_ATTEMPTS: u32 = 50;
-/// Time between two attempts.
+/// Time between two attempts to send a packet.
 const SEND_RETRY_PAUSE: Nanos = 20_000;
 /// Memory beyond what rate, delay and queue need, for packets that arrive while the thread does not run.
 const MEMORY_SLACK: u64 = 8 << 20;
@@ -61,7 +61,7 @@ pub(crate) enum Order {
 
 #[derive(Debug)]
 pub(crate) struct Pump {
-    names: (String, String),
+    interfaces: (String, String),
     receiver: Receiver,
     transmitter: Transmitter,
     orders: Orders<Order>,
@@ -89,12 +89,12 @@ fn max_bytes_held(direction: &Direction) -> u64 {
     bytes_on_line as u64 + direction.queue_bytes + MEMORY_SLACK
 }
 
-/// Whether a packet that comes later may be due earlier.
+/// Whether a packet may be due before one that came earlier.
 fn can_overtake(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
-/// Minimum delay of a packet on the line to the other end; 0 with jitter, which may cancel all of it.
+/// Minimum delay of a packet on the line; 0 with jitter, which may cancel the whole delay.
 fn min_delay(direction: &Direction) -> Nanos {
     if direction.jitter.is_some() {
         0
@@ -111,23 +111,23 @@ fn sleep_until(wake_at: Nanos) {
     let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(wake_at));
 }
 
-/// How long packets may gather in the socket's buffer.
+/// The longest sleep, during which packets gather in the socket's buffer.
 fn max_sleep(direction: &Direction) -> Nanos {
     let rate = direction.rate_bps().unwrap_or(ASSUMED_RATE_BPS);
     (SLEEP_BYTES * 8_000_000_000 / rate).clamp(HIGH_RATE_MAX_SLEEP, LOW_RATE_MAX_SLEEP)
 }
 
 impl Pump {
-    /// Make a pump in the thread that will run it. `names`: the interfaces that packets come from and go to.
+    /// Make a pump in the thread that will run it. `interfaces`: the names of those that packets come from and go to.
     pub(crate) fn new(
-        names: (String, String),
+        interfaces: (String, String),
         ports: (Receiver, Transmitter),
         direction: &Direction,
         orders: Orders<Order>,
         wake: Arc<OwnedFd>,
     ) -> Self {
         Self {
-            names,
+            interfaces,
             receiver: ports.0,
             transmitter: ports.1,
             orders,
@@ -152,8 +152,7 @@ impl Pump {
             self.wait()?;
             self.transmit_due()?;
             self.receive()?;
-            // An order applies after the packets that came before it, up to one batch; if more are waiting, the others get the new
-            // settings.
+            // An order applies after one batch of the packets that came before it; if more of them wait, these get the new settings.
             if self.handle_orders() {
                 return Ok(());
             }
@@ -215,7 +214,7 @@ impl Pump {
             }
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(port::interface_error(
-                &self.names.0,
+                &self.interfaces.0,
                 "wait for packets on",
                 &error.into(),
             )),
@@ -283,7 +282,11 @@ impl Pump {
                     self.counters.refused += 1;
                 }
                 Err(error) => {
-                    return Err(port::interface_error(&self.names.0, "receive from", &error));
+                    return Err(port::interface_error(
+                        &self.interfaces.0,
+                        "receive from",
+                        &error,
+                    ));
                 }
             }
         }
@@ -294,7 +297,7 @@ impl Pump {
     fn offer_packet(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
         let slot = self.arena.commit(length);
         let mut train = layout.train();
-        train.deferrable |= packet::is_bare_acknowledgement(self.arena.get(slot));
+        train.is_deferrable |= packet::is_bare_acknowledgement(self.arena.get(slot));
         let admission = self.shaper.offer(arrival, train, slot);
         self.arena.set_holders(slot, admission.slices);
         let counts = &mut self.counters.counts;
@@ -312,7 +315,7 @@ impl Pump {
             };
             let departed = self.transmit(&slice)?;
             self.counters.record_departure(slice.due, departed);
-            if !slice.deferrable {
+            if !slice.is_deferrable {
                 self.early_release.record_departure(slice.due, departed);
             }
             self.arena.release(slice.packet);
@@ -371,7 +374,7 @@ impl Pump {
                     let _ = poll(&mut [], Some(&timespec(SEND_RETRY_PAUSE)));
                 }
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
-                    return Err(port::interface_error(&self.names.1, "send to", &error));
+                    return Err(port::interface_error(&self.interfaces.1, "send to", &error));
                 }
                 _ => return Ok(None),
             }

@@ -2,7 +2,7 @@
 //!
 //! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose CPUs halt).
 //! So it asks to be woken earlier by its usual lateness, and spins until the due time. Spinning may use only a share of the CPU time;
-//! without it the sleeper is late, and its lateness is recorded.
+//! when that share is used up, the sleeper wakes late, and its lateness is recorded.
 
 use crate::effects::Nanos;
 
@@ -76,7 +76,7 @@ impl Sleeper {
     }
 }
 
-/// Lateness beyond this is a stall and is clamped: it does not show the usual lateness.
+/// Lateness beyond this is a stall, not the usual lateness: it counts as this much.
 const STALL: Nanos = 200_000;
 /// Averaging window, in packets.
 const WINDOW_PACKETS: i64 = 64;
@@ -91,17 +91,17 @@ pub(crate) struct EarlyRelease {
 }
 
 impl EarlyRelease {
-    /// `delay`: the direction's delay. A packet never leaves early by more than a quarter of it.
+    /// Release packets early by at most a quarter of `delay`, the direction's delay.
     pub(crate) fn new(delay: Nanos) -> Self {
-        let mut this = Self {
+        let mut early_release = Self {
             scaled_lead: 0,
             max_lead: 0,
         };
-        this.set_delay(delay);
-        this
+        early_release.set_delay(delay);
+        early_release
     }
 
-    /// The direction's delay changed; keep what was learned about the machine.
+    /// Adapt to a new delay of the direction; the usual lateness that was learned is kept.
     pub(crate) fn set_delay(&mut self, delay: Nanos) {
         self.max_lead = (delay / 4).min(MAX_LEAD);
         self.scaled_lead = self.scaled_lead.min(self.max_lead as i64 * WINDOW_PACKETS);

@@ -305,7 +305,7 @@ proptest! {
         }
         if let Some(layout) = Layout::parse(&bytes) {
             let train = layout.train();
-            prop_assert!(train.segments > 0 && train.wire_last <= train.wire.max(84));
+            prop_assert!(train.segments > 0 && train.last_wire_bytes <= train.wire_bytes.max(84));
             for first in 0..if layout.is_sliceable() { layout.segments } else { 0 } {
                 slice_headers(&bytes, &layout, first, 1);
                 prop_assert!(layout.payload_range(first, 1).end <= layout.frame_bytes);
@@ -325,14 +325,14 @@ fn a_segment_costs_its_frame_and_24_bytes() {
     // 1448 bytes of payload, 32 of TCP, 20 of IP, 14 of Ethernet, 24 of framing: 1538; the last one has 552 less.
     let train = parse_train(&SentPacket::tcp_v4(3, 1448 * 9 + 896));
     assert_eq!(
-        (train.segments, train.wire, train.wire_last),
+        (train.segments, train.wire_bytes, train.last_wire_bytes),
         (10, 1538, 986)
     );
     // An acknowledgement of 66 bytes is 90 on the wire; a frame below 60 bytes is padded: 84.
     let train = parse_train(&SentPacket::tcp_v4(3, 0));
-    assert_eq!((train.segments, train.wire), (1, 90));
+    assert_eq!((train.segments, train.wire_bytes), (1, 90));
     let train = parse_train(&SentPacket::tcp_v4(0, 0));
-    assert_eq!((train.segments, train.wire), (1, 84));
+    assert_eq!((train.segments, train.wire_bytes), (1, 84));
     // QUIC's usual 1252 bytes over IPv6: 8 of UDP, 40, 14 and 24.
     let quic = SentPacket {
         v6: true,
@@ -341,7 +341,7 @@ fn a_segment_costs_its_frame_and_24_bytes() {
         ..SentPacket::tcp_v4(0, 1252 * 3)
     };
     let train = parse_train(&quic);
-    assert_eq!((train.segments, train.wire), (3, 1338));
+    assert_eq!((train.segments, train.wire_bytes), (3, 1338));
 }
 
 #[test]
@@ -354,5 +354,5 @@ fn a_super_packet_with_a_vlan_tag_is_not_cut_but_costs_all_its_segments() {
     let layout = Layout::parse(&packet).expect("the packet is long enough");
     assert!(!layout.is_sliceable());
     let train = layout.train();
-    assert_eq!((train.segments, train.wire), (1, 10 * 1542));
+    assert_eq!((train.segments, train.wire_bytes), (1, 10 * 1542));
 }

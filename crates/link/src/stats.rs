@@ -5,14 +5,14 @@ use crate::effects::Nanos;
 use crate::event::{DirectionStats, Drops};
 use hdrhistogram::Histogram;
 
-/// Lateness above this is counted as this.
+/// Maximum lateness that is recorded; greater values count as this one.
 const MAX_LATENESS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
     /// The counts so far. Drops of the socket, lateness and CPU time are filled in by [`Self::to_stats`].
     pub(crate) counts: DirectionStats,
-    /// Packets that the kernel could not describe in a virtio-net header.
+    /// Packets of a kind that a virtio-net header cannot describe: the kernel drops them.
     pub(crate) refused: u64,
     lateness: Histogram<u64>,
     /// Sum of the lateness; packets that left early count as negative.
@@ -79,7 +79,7 @@ impl Counters {
             ..DirectionStats::default()
         };
         self.refused = 0;
-        // Cleared in place: this runs between packets, on the thread whose lateness is measured.
+        // Clear in place: this thread's lateness is measured, and a new histogram would take longer to make.
         self.lateness.reset();
         (self.lateness_sum, self.slices) = (0, 0);
         self.cpu_start = thread_cpu();

@@ -1,7 +1,8 @@
 //! The log of acknowledged keys: the key that each transaction wrote, when it was sent, and its outcome.
 //!
-//! A header, records of one size, a closing record with their number: little-endian, read by `python/howfar/engine/acknowledged.py`.
-//! Each worker buffers records and appends them in large blocks, so those of one connection are in order. The log survives a crash of
+//! The file has a header, records of equal size and a closing record with their number, all little-endian. The reader is
+//! `python/howfar/engine/acknowledged.py`.
+//! Each worker buffers records and appends them in large blocks, so the records of one connection are in order. The log survives a crash of
 //! the server, not one of this process: then the closing record is missing, and readers see that the log is incomplete.
 
 use std::fs::{File, OpenOptions};
@@ -31,7 +32,7 @@ pub(crate) enum KeyOutcome {
     Refused(ErrorCode),
     /// No answer came before the connection or the job ended.
     Unknown,
-    /// Another connection found it in its table (`watch`).
+    /// Another connection found the key in its table (a `watch` job).
     Seen,
 }
 
@@ -46,8 +47,8 @@ impl KeyOutcome {
     }
 }
 
-/// Kind of the closing record.
-const CLOSED: u8 = 255;
+/// The outcome byte of the closing record.
+const CLOSING_RECORD: u8 = 255;
 
 /// Number of records by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl OutcomeCounts {
 pub(crate) struct LogFile {
     path: String,
     file: Mutex<File>,
-    /// Origin of all times in the log.
+    /// Time zero of the log: the start of the load.
     origin_ns: u64,
 }
 
@@ -134,10 +135,17 @@ impl LogFile {
     /// Write the closing record, after all workers have ended their parts. `counts`: the sum of their records.
     pub(crate) fn close(&self, counts: &OutcomeCounts) -> Result<AcknowledgementLog, Failed> {
         let records = counts.acknowledged + counts.refused + counts.unknown + counts.seen;
-        // The fields of the key and the times hold counts here.
+        // The closing record has counts in the fields of the key and of the times.
         let times = (counts.acknowledged, counts.refused);
         let mut bytes = Vec::with_capacity(RECORD_BYTES);
-        put_record(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
+        put_record(
+            &mut bytes,
+            records as i64,
+            times,
+            u32::MAX,
+            0,
+            CLOSING_RECORD,
+        );
         self.append(&bytes)?;
         Ok(AcknowledgementLog {
             path: self.path.clone(),
@@ -235,7 +243,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// After a panic the records written so far are kept, but the log is not closed.
+/// Keeps the records written before a panic; the log then has no closing record.
 impl Drop for Log<'_> {
     fn drop(&mut self) {
         let _ = self.flush();
@@ -282,7 +290,7 @@ mod tests {
         assert_eq!((third[0], third[8], third[30]), (6, 0, 2));
         assert_eq!(third[28..30], 1062_u16.to_le_bytes());
         let last = &bytes[HEADER_BYTES + 3 * RECORD_BYTES..];
-        assert_eq!((last[0], last[30]), (3, CLOSED));
+        assert_eq!((last[0], last[30]), (3, CLOSING_RECORD));
     }
 
     #[test]

@@ -235,7 +235,7 @@ fn exchange_over_ring(
                 connection.missing_bytes = connection.answer_bytes;
                 ring.send(&connection.socket, token, &connection.request)?;
             }
-            if !matches!(event, Event::Received { armed: true, .. }) {
+            if !matches!(event, Event::Received { is_armed: true, .. }) {
                 ring.arm_receive(&connection.socket, token)?;
             }
         }

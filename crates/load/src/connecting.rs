@@ -36,7 +36,7 @@ pub(crate) struct Connecting {
     steps: Steps,
     /// The session, once logged in; the connection is ready when `unsent` is empty too.
     session: Option<Session>,
-    connected: bool,
+    is_connected: bool,
     unsent: Vec<u8>,
     first_bytes: FirstBytes,
     /// The socket may hold more bytes than were read, for which no event will come.
@@ -61,7 +61,7 @@ impl Connecting {
         let started = address
             .connect()
             .map_err(|error| failure::connect_failed(parameters.target, &error))?;
-        let (socket, connected) = match started {
+        let (socket, is_connected) = match started {
             ConnectStart::Connected(socket) => (socket, true),
             ConnectStart::Pending(socket) => (socket, false),
             ConnectStart::Busy => return Ok(None),
@@ -76,19 +76,19 @@ impl Connecting {
             handshake,
             steps: Steps::new(began_ns),
             session,
-            connected,
+            is_connected,
             unsent,
             first_bytes: FirstBytes::default(),
             may_have_more: false,
         };
-        if connected {
+        if is_connected {
             connecting.steps.enter(connecting.phase());
         }
         Ok(Some(connecting))
     }
 
     fn phase(&self) -> Phase {
-        if self.connected {
+        if self.is_connected {
             self.handshake.phase()
         } else {
             Phase::Connect
@@ -97,10 +97,10 @@ impl Connecting {
 
     /// Find out whether the transport is connected or failed.
     fn finish_connect(&mut self, target: &Target) -> Result<(), Failed> {
-        if !self.connected {
+        if !self.is_connected {
             connect_result(&self.socket)
                 .map_err(|error| failure::connect_failed(target, &error))?;
-            self.connected = true;
+            self.is_connected = true;
             self.steps.enter(self.phase());
         }
         Ok(())
@@ -170,13 +170,13 @@ impl Connecting {
     }
 }
 
-/// When each step of an opening ended.
+/// How long the steps of an opening took.
 #[derive(Debug)]
 struct Steps {
-    /// The present step, and since when.
+    /// The present step, and when it began.
     current: StepName,
     since_ns: u64,
-    done: Vec<(StepName, u64)>,
+    ended: Vec<(StepName, u64)>,
 }
 
 impl Steps {
@@ -184,11 +184,11 @@ impl Steps {
         Self {
             current: StepName::Connect,
             since_ns: began_ns,
-            done: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
-    /// Note the current phase. The clock is read only when that ends a step.
+    /// Enter a phase. The clock is read only if the phase ends a step.
     fn enter(&mut self, phase: Phase) {
         if phase.step() != self.current {
             self.end_step(phase.step());
@@ -197,32 +197,34 @@ impl Steps {
 
     fn end_step(&mut self, next: StepName) {
         let now = now_ns();
-        self.done.push((self.current, now - self.since_ns));
+        self.ended.push((self.current, now - self.since_ns));
         (self.current, self.since_ns) = (next, now);
     }
 
-    /// List the steps that ended, with the round trips of each: `login` has those of no other step; over a Unix socket, a connect
-    /// has none.
+    /// List the steps that ended, with the round trips of each. The login has the session's round trips that belong to no other step; a
+    /// connect over a Unix socket has none.
     fn list_ended(&self, session: Option<&Session>, is_unix: bool) -> Vec<Step> {
-        let tls = session
+        let tls_round_trips = session
             .and_then(|session| session.tls.as_ref())
             .map_or(1, TlsFacts::round_trips);
-        let count_done = |name| u32::from(self.done.iter().any(|(done, _)| *done == name));
-        let before = count_done(StepName::Greeting)
-            + count_done(StepName::TlsRequest)
-            + tls * count_done(StepName::Tls);
-        let login = session.map_or(1, |session| session.round_trips.saturating_sub(before));
+        let count_ended = |step| u32::from(self.ended.iter().any(|(name, _)| *name == step));
+        let before_login = count_ended(StepName::Greeting)
+            + count_ended(StepName::TlsRequest)
+            + tls_round_trips * count_ended(StepName::Tls);
+        let login_round_trips = session.map_or(1, |session| {
+            session.round_trips.saturating_sub(before_login)
+        });
         let step = |&(name, took_ns): &(StepName, u64)| Step {
             name,
             took_ns,
             round_trips: match name {
                 StepName::Connect => u32::from(!is_unix),
                 StepName::Greeting | StepName::TlsRequest => 1,
-                StepName::Tls => tls,
-                StepName::Login => login,
+                StepName::Tls => tls_round_trips,
+                StepName::Login => login_round_trips,
             },
         };
-        self.done.iter().map(step).collect()
+        self.ended.iter().map(step).collect()
     }
 }
 
@@ -237,7 +239,7 @@ pub(crate) struct TimedOpening {
 }
 
 /// Open one connection and time its steps, each of which may take `step_limit_ns`. The end of the job interrupts only the wait for
-/// the transport: servers count abandoned logins.
+/// the transport, not a login: servers count abandoned logins.
 pub(crate) fn open_timed(
     parameters: &LoginParameters<'_>,
     address: &Address,
@@ -260,7 +262,7 @@ pub(crate) fn open_timed(
         })?;
     let mut tcp_info_at_connect = None;
     let outcome = loop {
-        if !connecting.connected && job_over.is_set() {
+        if !connecting.is_connected && job_over.is_set() {
             break Err((interrupted_failure(), false));
         }
         match handle_next_event(&mut connecting, parameters, step_limit_ns) {
@@ -269,7 +271,7 @@ pub(crate) fn open_timed(
             Err(error) => break Err(error),
         }
         // Read before any data is sent and acknowledged, so that it measures SYN and SYN-ACK alone.
-        if connecting.connected && tcp_info_at_connect.is_none() {
+        if connecting.is_connected && tcp_info_at_connect.is_none() {
             tcp_info_at_connect = tcp_info::read(&connecting.socket);
         }
     };
@@ -299,29 +301,29 @@ pub(crate) fn open_timed(
     }
 }
 
-/// Wait for one event and handle it. The error also has whether the time limit was exceeded.
+/// Wait for one event and handle it. The boolean of an error tells whether the time limit was exceeded.
 fn handle_next_event(
     connecting: &mut Connecting,
     parameters: &LoginParameters<'_>,
     limit_ns: u64,
 ) -> Result<Option<Session>, (Failed, bool)> {
     let mut interest = PollFlags::IN;
-    if !connecting.connected {
+    if !connecting.is_connected {
         interest = PollFlags::OUT;
     } else if !connecting.unsent.is_empty() {
         interest |= PollFlags::OUT;
     }
-    // Checked on every call: a peer that sends a byte now and then never lets the wait below time out.
+    // Check the limit on every call: the wait below never times out if the peer sends a byte now and then.
     if now_ns() > connecting.steps.since_ns + limit_ns {
         let limit = TimeLimit::for_step(limit_ns);
         return Err((connecting.timeout_failure(parameters, limit), true));
     }
     let is_ready =
-        connecting.connected && connecting.session.is_some() && connecting.unsent.is_empty();
+        connecting.is_connected && connecting.session.is_some() && connecting.unsent.is_empty();
     if !is_ready && !wait_until_ready(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS) {
         return Ok(None);
     }
-    if !connecting.connected {
+    if !connecting.is_connected {
         // Return first: the caller reads `TCP_INFO` before the first byte is sent.
         let finished = connecting.finish_connect(parameters.target);
         return finished.map(|()| None).map_err(|failed| (failed, false));
@@ -363,11 +365,11 @@ pub(crate) fn open_blocking(
     let mut connecting = begin_within(parameters, address, limit)?;
     loop {
         let mut interest = PollFlags::IN;
-        if !connecting.connected || !connecting.unsent.is_empty() {
+        if !connecting.is_connected || !connecting.unsent.is_empty() {
             interest |= PollFlags::OUT;
         }
         // A session that has nothing to send may be ready as soon as its socket is.
-        if !connecting.connected || connecting.session.is_none() {
+        if !connecting.is_connected || connecting.session.is_none() {
             wait_until_ready(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
         }
         if let Some(session) = connecting.progress(parameters, &mut buffer)? {

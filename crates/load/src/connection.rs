@@ -12,7 +12,7 @@ use crate::worker::driver::Driver;
 use crate::workload::commands::Commands;
 use crate::workload::{Cursor, DueStatement, Memory, Program};
 
-/// The next step after an answer.
+/// What follows an answer.
 pub(crate) enum NextStep {
     /// The next statement of the same transaction, or the same transaction from its start.
     Statement,
@@ -42,7 +42,7 @@ pub(crate) enum State {
     Opened {
         first_ns: Option<u64>,
     },
-    /// Open; a transaction has ended and the next has not begun. No timer is set, and no answer is pending.
+    /// Open, between two transactions, without a timer or a pending answer.
     Free,
     /// A pause before the next statement.
     Thinking {
@@ -55,7 +55,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// When the present timer fires; the connection's other timers are stale.
+    /// The time of the connection's valid timer; its other timers are stale.
     pub(crate) fn timer_ns(&self) -> Option<u64> {
         match *self {
             Self::Thinking { until_ns } | Self::WaitingToRetry { until_ns, .. } => Some(until_ns),
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// The opening of a connection, with all its attempts.
+/// The attempts to open a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opening {
     /// When the first attempt began.
@@ -109,7 +109,7 @@ impl Transaction {
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Number among all connections of the job.
+    /// The connection's number in the job.
     pub(crate) id: u64,
     pub(crate) state: State,
     pub(crate) transport: Option<Box<Transport>>,
@@ -118,7 +118,7 @@ pub(crate) struct Connection {
     /// The transaction under way, until the worker has counted it after its last answer.
     pub(crate) transaction: Option<Transaction>,
     /// Whether the connection's work is over, because no further transaction may begin.
-    pub(crate) finished: bool,
+    pub(crate) is_finished: bool,
     /// Number of transactions in the measured window, and the sum of their times.
     pub(crate) window_transactions: u64,
     pub(crate) busy_ns: u64,
@@ -136,7 +136,7 @@ impl Connection {
             memory: program.memory(id),
             completed_transactions: 0,
             transaction: None,
-            finished: false,
+            is_finished: false,
             window_transactions: 0,
             busy_ns: 0,
             transactions_since_open: 0,
@@ -179,7 +179,7 @@ impl Connection {
     /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
-        // The cursor advances in its final place: a complete transaction would be built on the stack and copied.
+        // Advance the cursor after it is in place: a transaction built before would be copied from the stack.
         let transaction = self.transaction.insert(Transaction {
             cursor: program.transaction(self.id, self.completed_transactions),
             due: None,
@@ -262,7 +262,7 @@ impl Connection {
         let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection receives")
         };
-        // Between transactions a server may send a notice, which counts for none.
+        // A notice that the server sends between transactions belongs to none of them.
         let mut uncounted_bytes = 0;
         let (types, to_client) = match &mut self.transaction {
             Some(Transaction {
@@ -294,8 +294,8 @@ impl Connection {
                     let error = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(ConnectionError::Malformed(error));
                 }
-                let next = replies.decode(packets, types, handling)?;
-                outcome = outcome.take().or(next);
+                let new_outcome = replies.decode(packets, types, handling)?;
+                outcome = outcome.take().or(new_outcome);
                 Ok(())
             },
         )?;

@@ -1,5 +1,5 @@
-//! The coordinator opens connections, starts the workers, sets the time and collects results. It runs alongside the workers and does
-//! none of their work.
+//! The coordinator opens the first connections, starts the workers, sets the start of the load and collects results. It runs in the
+//! main thread and does none of the workers' work.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -109,7 +109,7 @@ pub(crate) fn check(job: &LoadJob) -> Result<Program, Failed> {
 fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
     if let Some(path) = &plan.job.acknowledged {
         let file = LogFile::create(path, plan.job.connections, origin_ns)?;
-        // Cannot fail: it is set only here.
+        // Setting the log cannot fail: it is set only here.
         let _ = plan.log.set(file);
     }
     Ok(())
@@ -125,8 +125,8 @@ pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// Open the first connections, with the receipt of what was negotiated. Connection 0 is queried for it. Connection 1 shows what holds
-/// for later ones: whether TLS sessions are resumed, and how many round trips opening takes.
+/// Open the first connections, and make the receipt of what was negotiated. Connection 0 is queried for the receipt. Connection 1
+/// shows what only later connections can: whether TLS sessions are resumed, and how many round trips opening then takes.
 pub(crate) fn open_first_connections(
     plan: &Plan,
     cpus: &[u32],
@@ -166,12 +166,12 @@ pub(crate) fn open_first_connections(
     Ok((opened.collect(), receipt))
 }
 
-/// All workers, with their channels.
+/// All workers, with a command channel and a `wake_fd` for each.
 struct Workers {
     channels: Vec<(Sender<Command>, Arc<OwnedFd>)>,
     worker_events: Receiver<WorkerEvent>,
     /// Number of workers that have not ended.
-    running: usize,
+    running_workers: usize,
     /// Number of workers that have completed their part of the log, and the sum of its counts.
     logged: (usize, OutcomeCounts),
     /// Number of workers that have stopped, and the number of statements that the servers answered to them.
@@ -190,9 +190,9 @@ impl Workers {
         let (to_coordinator, worker_events) = mpsc::channel();
         let workers = plan.worker_count(cpus);
         let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
-        let closed = (first_connections.len() as u64..plan.all_connections())
+        let unopened = (first_connections.len() as u64..plan.all_connections())
             .map(|id| Connection::new(id, &plan.program));
-        for connection in first_connections.into_iter().chain(closed) {
+        for connection in first_connections.into_iter().chain(unopened) {
             shares[connection.id as usize % workers].push(connection);
         }
         let mut channels = Vec::with_capacity(workers);
@@ -201,7 +201,7 @@ impl Workers {
             let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
             let wake_fd = Arc::new(wake_fd);
-            let (channel, commands) = mpsc::channel();
+            let (command_sender, commands) = mpsc::channel();
             let config = WorkerConfig {
                 share: (index, workers),
                 pinned: (workers == cpus.len()).then_some(cpus[index]),
@@ -215,10 +215,10 @@ impl Workers {
             };
             let plan = Arc::clone(plan);
             crate::spawn_thread(format!("load-{index}"), move || run_worker(&plan, config))?;
-            channels.push((channel, wake_fd));
+            channels.push((command_sender, wake_fd));
         }
         Ok(Self {
-            running: channels.len(),
+            running_workers: channels.len(),
             channels,
             worker_events,
             logged: (0, OutcomeCounts::default()),
@@ -227,9 +227,9 @@ impl Workers {
     }
 
     fn send_to_all(&self, command: Command) {
-        for (channel, _) in &self.channels {
+        for (command_sender, _) in &self.channels {
             // The error is ignored: a worker that has ended has already reported why.
-            let _ = channel.send(command);
+            let _ = command_sender.send(command);
         }
         self.wake();
     }
@@ -240,26 +240,26 @@ impl Workers {
         }
     }
 
-    /// Wait until all workers have opened their connections; waking makes them check their time limits. Returns the number of
-    /// statements prepared.
+    /// Wait until all workers have opened their connections, and wake them now and then to check their time limits. Returns the number
+    /// of statements prepared.
     fn wait_until_opened(&mut self) -> Result<u32, Failed> {
-        let (mut sum, mut missing) = (0, self.channels.len());
-        while missing > 0 {
+        let (mut prepared_statements, mut unopened_workers) = (0, self.channels.len());
+        while unopened_workers > 0 {
             match self.worker_events.recv_timeout(OPENING_CHECK) {
                 Ok(WorkerEvent::Opened { prepared }) => {
-                    sum += prepared;
-                    missing -= 1;
+                    prepared_statements += prepared;
+                    unopened_workers -= 1;
                 }
                 Ok(WorkerEvent::Failed(failed)) => return Err(failed),
                 Err(RecvTimeoutError::Timeout) => self.wake(),
                 other => {
                     return Err(internal(format!(
-                        "a worker said {other:?} before it was asked to start"
+                        "a worker sent {other:?} before the start of the load"
                     )));
                 }
             }
         }
-        Ok(sum)
+        Ok(prepared_statements)
     }
 
     /// Collect the events of the workers from the start of the load until the window is complete.
@@ -268,7 +268,7 @@ impl Workers {
             WindowCollector::new(plan.window_options(), window, self.channels.len());
         let check_interval_ns = DEADLINE_CHECK_NS.min(plan.job.stall_timeout_ns / 4 + 1);
         let mut next_check_ns = now_ns() + check_interval_ns;
-        let mut drained = 0;
+        let mut drained_workers = 0;
         while !window_collector.is_complete() {
             let now = now_ns();
             let edge_ns = window_collector.next_edge();
@@ -284,7 +284,7 @@ impl Workers {
             {
                 Ok(WorkerEvent::Passed(passed)) => window_collector.add_edge(passed)?,
                 Ok(WorkerEvent::Failed(failed)) => {
-                    self.running -= 1;
+                    self.running_workers -= 1;
                     return Err(failed);
                 }
                 Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
@@ -294,13 +294,13 @@ impl Workers {
                     }
                 }
                 Ok(WorkerEvent::Drained) => {
-                    drained += 1;
-                    if drained == self.channels.len() {
+                    drained_workers += 1;
+                    if drained_workers == self.channels.len() {
                         let at_ns = window_collector.end_now(now_ns());
                         self.send_to_all(Command::EndWindow { at_ns });
                     }
                 }
-                Ok(other) => return Err(internal(format!("a worker said {other:?} under load"))),
+                Ok(other) => return Err(internal(format!("a worker sent {other:?} under load"))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(internal("all workers are gone"));
@@ -316,13 +316,13 @@ impl Workers {
     fn stop(&mut self, command: Command) {
         for command in [command, Command::Abandon] {
             self.send_to_all(command);
-            while self.running > 0 {
+            while self.running_workers > 0 {
                 match self.worker_events.recv_timeout(GOODBYE_LIMIT) {
                     Ok(WorkerEvent::Stopped(answered)) => {
-                        self.running -= 1;
+                        self.running_workers -= 1;
                         self.answered = (self.answered.0 + 1, self.answered.1 + answered);
                     }
-                    Ok(WorkerEvent::Failed(_)) => self.running -= 1,
+                    Ok(WorkerEvent::Failed(_)) => self.running_workers -= 1,
                     Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
                     Ok(_) => {}
                     Err(_) => break,
@@ -341,9 +341,9 @@ impl Workers {
         let Some(file) = plan.log.get() else {
             return Ok(());
         };
-        let (workers, counts) = &self.logged;
-        if *workers < self.channels.len() {
-            let missing = self.channels.len() - workers;
+        let (logged_workers, counts) = &self.logged;
+        if *logged_workers < self.channels.len() {
+            let missing = self.channels.len() - logged_workers;
             return Err(internal(format!(
                 "{missing} workers did not end their part of the log"
             )));

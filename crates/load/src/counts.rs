@@ -61,13 +61,13 @@ impl Counters {
     }
 }
 
-/// One worker's share of one interval.
+/// Counts of one slice of the window, by one worker or by all.
 #[derive(Debug, Default)]
 pub(crate) struct Slice {
     pub(crate) transactions: u64,
     pub(crate) counters: Counters,
     pub(crate) reconnects: u64,
-    /// At the end of the interval.
+    /// Requests that are due and not begun at the end of the slice.
     pub(crate) backlog: u64,
     pub(crate) latency: Latency,
 }
@@ -107,7 +107,7 @@ impl Shares {
     }
 }
 
-/// Stages of a statement; recorded on request.
+/// Stages of a statement, which are recorded if the job requests it.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Stage {
@@ -116,7 +116,7 @@ pub(crate) enum Stage {
     Parse,
 }
 
-/// Totals of the window; in a worker, its share of those that slices do not hold.
+/// Totals of the window. A worker's own totals do not contain what its slices count.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     /// Sums of slices: a worker counts a transaction only in its slice, since a second histogram would fill the CPU's cache.

@@ -12,10 +12,10 @@ pub const C_LENGTH: usize = 119;
 pub const PAD_LENGTH: usize = 59;
 
 const GROUP_DIGITS: usize = 11;
-/// Digits from one draw.
+/// Number of digits from one random number.
 const DIGITS_PER_DRAW: usize = 16;
 const DIGIT_VALUES: u64 = 10_u64.pow(DIGITS_PER_DRAW as u32);
-/// Letters from one draw.
+/// Number of letters from one random number.
 const LETTERS_PER_DRAW: u32 = 10;
 const LETTER_VALUES: u64 = 26_u64.pow(LETTERS_PER_DRAW);
 
@@ -33,7 +33,7 @@ pub fn write_pad(random: &mut RandomStream, out: &mut Vec<u8>) {
     write_groups::<{ 4 * DIGITS_PER_DRAW }, 5>(random, out);
 }
 
-/// Append `length` characters: about the share `compressible` repeats one phrase, the rest is random.
+/// Append `length` characters. A share of about `compressible` repeats one phrase; the rest is random.
 pub fn write_text(
     random: &mut RandomStream,
     length: usize,
@@ -41,23 +41,23 @@ pub fn write_text(
     compressible: f64,
     out: &mut Vec<u8>,
 ) {
-    let repeated = (length as f64 * compressible.clamp(0.0, 1.0)).round() as usize;
+    let repeated_chars = (length as f64 * compressible.clamp(0.0, 1.0)).round() as usize;
     let phrase = match alphabet {
         Alphabet::Letters => LETTER_PHRASE,
         Alphabet::Digits => DIGIT_PHRASE,
     };
     let end = out.len() + length;
-    out.extend(phrase.iter().cycle().take(repeated));
+    out.extend(phrase.iter().cycle().take(repeated_chars));
     while out.len() < end {
-        let missing = end - out.len();
+        let missing_chars = end - out.len();
         match alphabet {
             Alphabet::Digits => {
                 let digits = sixteen_digits(random);
-                out.extend_from_slice(&digits[..missing.min(DIGITS_PER_DRAW)]);
+                out.extend_from_slice(&digits[..missing_chars.min(DIGITS_PER_DRAW)]);
             }
             Alphabet::Letters => {
                 let letters = ten_letters(random);
-                out.extend_from_slice(&letters[..missing.min(letters.len())]);
+                out.extend_from_slice(&letters[..missing_chars.min(letters.len())]);
             }
         }
     }
@@ -104,14 +104,14 @@ fn ten_letters(random: &mut RandomStream) -> [u8; LETTERS_PER_DRAW as usize] {
     })
 }
 
-/// The draw scaled to `0..bound` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
+/// Scale 64 random bits to a number in `0..bound` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
 /// `bound` is below 2^54.
 #[inline]
 fn scale(bits: u64, bound: u64) -> u64 {
     ((u128::from(bits) * u128::from(bound)) >> 64) as u64
 }
 
-/// The eight digits of a number below 10^8, by halving three times in the lanes of one word: 4 + 4, 2 + 2 each, 1 + 1 each.
+/// The eight digits of a number below 10^8. The digits are halved three times within one word: into 4 + 4, four times 2, eight times 1.
 #[inline]
 fn eight_digits(number: u64) -> [u8; 8] {
     let fours = (number / 10_000) | ((number % 10_000) << 32);

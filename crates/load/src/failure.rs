@@ -59,13 +59,13 @@ pub(crate) struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Limit for all steps together of a load's connection.
+    /// The limit for all steps of opening a load's connection together.
     pub(crate) fn for_opening(ns: u64) -> Self {
         let option = "--thread-init-timeout";
         Self { ns, option }
     }
 
-    /// Limit for each step of a timed connection.
+    /// The limit for each step of opening a timed connection.
     pub(crate) fn for_step(ns: u64) -> Self {
         let option = "--timeout";
         Self { ns, option }
@@ -92,28 +92,28 @@ pub(crate) fn timed_out(target: &Target, to_do: &str, limit: TimeLimit) -> Faile
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedProtocol {
     pub(crate) protocol: PeerProtocol,
-    /// TLS begins with the first byte.
-    pub(crate) tls: bool,
+    /// Whether TLS begins with the first byte.
+    pub(crate) begins_with_tls: bool,
 }
 
-/// The failure of a server whose first bytes show that it speaks another protocol than expected; `None` if they do not show that.
+/// The failure of a server whose first bytes show that it recognised another protocol than expected; `None` if they do not show this.
 pub(crate) fn other_protocol(
     target: &Target,
     expected: ExpectedProtocol,
-    first: &FirstBytes,
+    first_bytes: &FirstBytes,
 ) -> Option<Failed> {
-    let speaks = first.recognise()?;
-    let is_expected = match speaks {
-        PeerProtocol::Tls => expected.tls,
+    let recognised = first_bytes.recognise()?;
+    let is_expected = match recognised {
+        PeerProtocol::Tls => expected.begins_with_tls,
         PeerProtocol::Redis | PeerProtocol::Memcached => {
-            speaks == expected.protocol && !expected.tls
+            recognised == expected.protocol && !expected.begins_with_tls
         }
-        _ => speaks == expected.protocol,
+        _ => recognised == expected.protocol,
     };
     if is_expected {
         return None;
     }
-    let (description, advice) = match speaks {
+    let (description, advice) = match recognised {
         PeerProtocol::MySql => (
             "speaks the protocol of MySQL and MariaDB",
             "Begin the address with mysql://.",
@@ -138,7 +138,7 @@ pub(crate) fn other_protocol(
         PeerProtocol::Http => ("is a web server (HTTP)", CORRECT_PORT),
         PeerProtocol::Mail => ("is a mail or FTP server", CORRECT_PORT),
     };
-    let tls_note = if speaks == expected.protocol {
+    let tls_note = if recognised == expected.protocol {
         ", without TLS"
     } else {
         ""
@@ -290,12 +290,12 @@ pub(crate) fn login_failed(target: &Target, user: &str, error: &ServerError) -> 
 }
 
 /// The client refuses to continue a login to MySQL.
-pub(crate) fn login_abandoned(target: &Target, user: &str, refused: AuthError) -> Failed {
+pub(crate) fn login_abandoned(target: &Target, user: &str, reason: AuthError) -> Failed {
     let name = target_name(target);
-    let (message, advice) = match refused {
+    let (message, advice) = match reason {
         AuthError::Malformed(error) => return malformed_mysql(target, error),
         AuthError::Plugin(plugin) => (
-            format!("{name} wants `{user}` to log in by {plugin}, which is not spoken here"),
+            format!("{name} wants `{user}` to log in by {plugin}, which howfar does not support"),
             "Use an account with mysql_native_password, caching_sha2_password, ed25519 or parsec.",
         ),
         AuthError::Clear(plugin) => (
@@ -338,14 +338,14 @@ pub(crate) fn login_abandoned(target: &Target, user: &str, refused: AuthError) -
 pub(crate) fn postgres_login_abandoned(
     target: &Target,
     user: &str,
-    refused: postgres::auth::AuthError,
+    reason: postgres::auth::AuthError,
 ) -> Failed {
     use postgres::auth::AuthError;
     let name = target_name(target);
-    let (message, advice) = match refused {
+    let (message, advice) = match reason {
         AuthError::Malformed(error) => return malformed_postgres(target, error),
         AuthError::Method(method) => (
-            format!("{name} wants `{user}` to log in by {method}, which is not spoken here"),
+            format!("{name} wants `{user}` to log in by {method}, which howfar does not support"),
             "Let the account log in by scram-sha-256, md5, password, peer or trust (pg_hba.conf).",
         ),
         AuthError::Clear => (
@@ -382,7 +382,7 @@ pub(crate) fn postgres_login_abandoned(
         ),
         AuthError::Impostor => (
             format!("{name} did not prove that it knows the password of `{user}`"),
-            "Check that the address is that of your server: somebody may be between.",
+            "Check that the address is that of your server: somebody may intercept the connection.",
         ),
     };
     Failed::new(FailCode::Auth, message, advice)
@@ -390,8 +390,8 @@ pub(crate) fn postgres_login_abandoned(
 
 /// The server answered a statement with an error.
 pub(crate) fn statement_failed(target: &Target, operation: &str, error: &ServerError) -> Failed {
-    let text = error.code.to_string();
-    let advice = match text.as_str() {
+    let code_text = error.code.to_string();
+    let advice = match code_text.as_str() {
         "1146" | "42P01" => {
             "Load the tables first (`howfar load … prepare`, sysbench's, or `pgbench -i`), at least as many, or of the scale, as asked for."
         }
@@ -405,7 +405,7 @@ pub(crate) fn statement_failed(target: &Target, operation: &str, error: &ServerE
         code if SESSION_END_CODES.contains(&code) => SESSION_ENDED_ADVICE,
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
-    let code = if SESSION_END_CODES.contains(&text.as_str()) {
+    let code = if SESSION_END_CODES.contains(&code_text.as_str()) {
         FailCode::ServerGone
     } else {
         FailCode::ServerError

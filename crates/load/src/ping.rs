@@ -1,6 +1,6 @@
 //! Times connections and small requests to one server, one at a time, as commands on stdin request.
 //!
-//! A request is written and its answer received by blocking calls on one connection: nothing else is between the two clock readings.
+//! Blocking calls on one connection send a request and receive its answer: nothing else is between the two clock readings.
 
 mod commands;
 mod reply;
@@ -41,10 +41,10 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 /// Maximum bytes of a fetched answer whose rows are not kept.
 const MAX_BULK_BYTES: u64 = 1 << 25;
-/// Time limit of a large answer, as a multiple of that of a small one; the limit without any byte is the same.
+/// Time limit of a complete large answer, as a multiple of that of a small one. The limit of a wait without a byte is the same for both.
 const BULK_FACTOR: u64 = 12;
 /// Time without a byte after which a wait checks whether the job is over.
-const SLICE_NS: u64 = 50_000_000;
+const WAIT_SLICE_NS: u64 = 50_000_000;
 /// Time limit for a server to answer a pending request after a goodbye.
 const GOODBYE_TIMEOUT_NS: u64 = 500_000_000;
 
@@ -111,17 +111,17 @@ fn require_open<'a, 'b>(
         .ok_or_else(|| Failed::bad_job("a request came before a connection was open"))
 }
 
-/// A program of the protocol for logins that prepare nothing.
+/// A program without statements to prepare, for logins with this protocol.
 fn program_for(protocol: PingProtocol) -> Result<Program, Failed> {
-    let keys = |protocol| {
+    let key_value_program = |protocol| {
         let workload = Workload::KeyValue(KeyValue::with_defaults(protocol));
         Program::new(&workload, 1, 1).map_err(internal)
     };
     match protocol {
         PingProtocol::Mysql => Ok(unprepared_program(SqlProtocol::Mysql)),
         PingProtocol::Postgresql => Ok(unprepared_program(SqlProtocol::Postgresql)),
-        PingProtocol::Redis => keys(Protocol::Resp2),
-        PingProtocol::Memcached => keys(Protocol::MemcachedText),
+        PingProtocol::Redis => key_value_program(Protocol::Resp2),
+        PingProtocol::Memcached => key_value_program(Protocol::MemcachedText),
     }
 }
 
@@ -177,8 +177,8 @@ struct Connection<'a> {
     step_timeout_ns: u64,
     buffer: Vec<u8>,
     plain: Vec<u8>,
-    /// Whether a request was sent whose answer is incomplete. If it is when the next request begins, the connection is unusable.
-    pending: bool,
+    /// Whether a request was sent whose answer is incomplete. If so when the next request begins, the connection is unusable.
+    has_pending_request: bool,
     job_over: JobOver,
     /// First bytes received, to recognise another protocol; `None` after the first exchange.
     first_bytes: Option<(ExpectedProtocol, FirstBytes)>,
@@ -201,7 +201,7 @@ impl<'a> Connection<'a> {
         step_timeout_ns: u64,
         job_over: JobOver,
     ) -> Result<Self, Failed> {
-        let timeout = Some(Duration::from_nanos(step_timeout_ns.min(SLICE_NS)));
+        let timeout = Some(Duration::from_nanos(step_timeout_ns.min(WAIT_SLICE_NS)));
         ioctl_fionbio(&socket, false)
             .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, timeout))
             .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, timeout))
@@ -214,7 +214,7 @@ impl<'a> Connection<'a> {
             step_timeout_ns,
             buffer: vec![0; BUFFER_BYTES],
             plain: Vec::new(),
-            pending: false,
+            has_pending_request: false,
             job_over,
             first_bytes: Some((expected, FirstBytes::default())),
         })
@@ -328,7 +328,7 @@ impl<'a> Connection<'a> {
             failure::other_protocol(self.target, expected, &first_bytes)
         }) {
             Some(failed) => {
-                self.pending = true;
+                self.has_pending_request = true;
                 Err(failed)
             }
             None => outcome,
@@ -341,7 +341,7 @@ impl<'a> Connection<'a> {
         reply: &mut Reply,
         max_bytes: u64,
     ) -> Result<Received, Failed> {
-        if self.pending {
+        if self.has_pending_request {
             return Err(failure::connection_closed(
                 self.target,
                 "before this request",
@@ -350,7 +350,7 @@ impl<'a> Connection<'a> {
         if self.job_over.is_set() {
             return Err(interrupted_failure());
         }
-        self.pending = true;
+        self.has_pending_request = true;
         let began_ns = now_ns();
         self.send(packet)?;
         let mut received = Received {
@@ -366,7 +366,7 @@ impl<'a> Connection<'a> {
             }
             received.bytes += count as u64;
             if self.decode(count, reply)? {
-                self.pending = false;
+                self.has_pending_request = false;
                 return Ok(received);
             }
             if received.bytes > max_bytes {
@@ -425,7 +425,7 @@ impl<'a> Connection<'a> {
     /// Count a slice of waiting without progress; fails if the limit is reached or the job is over.
     fn count_idle_slice(&self, slices: &mut u64) -> Result<(), Failed> {
         *slices += 1;
-        if *slices >= self.step_timeout_ns.div_ceil(SLICE_NS) {
+        if *slices >= self.step_timeout_ns.div_ceil(WAIT_SLICE_NS) {
             return Err(self.stall_failure());
         }
         if self.job_over.is_set() {
@@ -497,7 +497,7 @@ impl Drop for Connection<'_> {
         let goodbye = self.replies.sealed_goodbye(&mut self.channel);
         // The work is done, so errors are ignored: the server may be gone.
         let _ = self.send_sealed(&goodbye);
-        if self.pending {
+        if self.has_pending_request {
             self.finish_pending();
         }
     }

@@ -26,7 +26,7 @@ const STATUS_OPERATION: &str = "SHOW SESSION STATUS";
 /// Maximum bytes of the answer: five rows, their framing, and some slack.
 const MAX_STATUS_BYTES: usize = 1 << 12;
 
-/// What a receipt needs: the connection's target and account, and facts of the job.
+/// What is needed to make a receipt: the connection's target and account, and facts of the job.
 #[derive(Clone, Copy)]
 pub(crate) struct ReceiptContext<'a> {
     pub(crate) parameters: &'a LoginParameters<'a>,
@@ -190,7 +190,7 @@ pub(crate) fn login_method(parameters: &LoginParameters<'_>, session: &Session) 
     }
 }
 
-/// The version without the fixed "5.5.5-" that MariaDB prepends for old replicas.
+/// The version without the prefix "5.5.5-", which MariaDB adds for old replicas.
 pub(crate) fn plain_version(version: &str) -> &str {
     version.strip_prefix("5.5.5-").unwrap_or(version)
 }
@@ -228,7 +228,7 @@ fn query_status(
     let (target, limit_ns) = (context.parameters.target, context.limit_ns);
     let mut packet = Vec::new();
     replies.query(&mut packet, sql.as_bytes());
-    let (mut results, mut received, mut ended) = (Results::for_replies(replies, true), 0, None);
+    let (mut results, mut received_bytes, mut end) = (Results::for_replies(replies, true), 0, None);
     let mut exchange = Exchange {
         target,
         socket,
@@ -236,18 +236,18 @@ fn query_status(
         idle_timeout_ns: limit_ns,
         total_timeout_ns: limit_ns,
     };
-    let exchanged = exchange.request(&packet, operation, |bytes| {
-        received += bytes.len();
-        ended = if received > MAX_STATUS_BYTES {
+    let outcome = exchange.request(&packet, operation, |bytes| {
+        received_bytes += bytes.len();
+        end = if received_bytes > MAX_STATUS_BYTES {
             let error = Malformed::Unexpected("more rows than were asked for");
             Err(ConnectionError::Malformed(error))
         } else {
             results.feed(bytes)
         }
         .map_err(|error| error.translate(target, None))?;
-        Ok(ended.is_some())
+        Ok(end.is_some())
     });
-    match (exchanged, ended) {
+    match (outcome, end) {
         (Err(failed), _) if failed.code == FailCode::Stalled => {
             let limit = TimeLimit::for_opening(limit_ns);
             let to_do = format!("answer {operation}");

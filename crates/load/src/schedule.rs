@@ -1,8 +1,8 @@
 //! When requests of an open loop are due: computed from rate, shape, seed and index. Pure: the caller passes the time.
 //!
-//! A request is due at `origin + inverse(unit)`, where `unit` is its position in a process of rate one (constant, Poisson, bursts)
-//! and `inverse` inverts the integral of the rate: linear growth over the ramp, constant after it. The backlog is not a queue but the
-//! difference of two indices. No request is dropped or skipped.
+//! A request is due at `origin + inverse(unit_time)`, where `unit_time` is when it would be due at a rate of one (constant, Poisson or
+//! bursts) and `inverse` inverts the integral of the rate: linear growth over the ramp, constant after it. The backlog is not a queue
+//! but the difference of two indices. No request is dropped or skipped.
 
 use howfar_contract::jobs::{Arrivals, Shape};
 
@@ -15,12 +15,12 @@ const RANDOM_STREAM: u64 = 0x5C4E_D01E;
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     origin_ns: u64,
-    /// Rate of this worker.
+    /// The rate of this worker's arrivals.
     rate_per_ns: f64,
     ramp_ns: f64,
     shape: Shape,
-    burst: u64,
-    /// Position of the first request under `constant` and `bursts`: workers alternate.
+    burst_size: u64,
+    /// Unit time of the first request under `constant` and `bursts`, different for each worker so that they alternate.
     offset: f64,
     /// The next request to take.
     next_arrival: ArrivalPosition,
@@ -34,8 +34,8 @@ pub(crate) struct Schedule {
 #[derive(Debug, Clone, Copy)]
 struct ArrivalPosition {
     count: u64,
-    unit: f64,
-    next_ns: u64,
+    unit_time: f64,
+    due_ns: u64,
     random: RandomStream,
 }
 
@@ -50,8 +50,8 @@ impl Schedule {
     ) -> Self {
         let position = ArrivalPosition {
             count: 0,
-            unit: 0.0,
-            next_ns: origin_ns,
+            unit_time: 0.0,
+            due_ns: origin_ns,
             random: RandomStream::new(seed ^ RANDOM_STREAM, worker as u64, 0),
         };
         let mut schedule = Self {
@@ -59,7 +59,7 @@ impl Schedule {
             rate_per_ns: arrivals.rate_per_s / 1e9 / workers as f64,
             ramp_ns: ramp_ns as f64,
             shape: arrivals.shape,
-            burst: arrivals.burst,
+            burst_size: arrivals.burst,
             offset: (worker as f64 + 0.5) / workers as f64,
             next_arrival: position,
             edge_arrival: position,
@@ -71,18 +71,18 @@ impl Schedule {
         schedule
     }
 
-    /// `position` with its place in the process and its due time computed from its count.
+    /// Compute the times of `position` from its count.
     fn compute_position(&self, mut position: ArrivalPosition) -> ArrivalPosition {
-        position.unit = match self.shape {
+        position.unit_time = match self.shape {
             Shape::Constant => position.count as f64 + self.offset,
-            // 1 - unit is above 0: the logarithm is finite.
-            Shape::Poisson => position.unit - (1.0 - position.random.unit()).ln(),
+            // The argument of the logarithm is above 0, because `unit()` is below 1.
+            Shape::Poisson => position.unit_time - (1.0 - position.random.unit()).ln(),
             Shape::Bursts => {
-                let burst = position.count / self.burst;
-                (burst as f64 + self.offset) * self.burst as f64
+                let burst_index = position.count / self.burst_size;
+                (burst_index as f64 + self.offset) * self.burst_size as f64
             }
         };
-        position.next_ns = self.origin_ns + self.inverse(position.unit) as u64;
+        position.due_ns = self.origin_ns + self.inverse(position.unit_time) as u64;
         position
     }
 
@@ -91,26 +91,26 @@ impl Schedule {
         self.compute_position(position)
     }
 
-    /// Nanoseconds after which `unit` requests are due: the inverse of the integral of the rate.
-    fn inverse(&self, unit: f64) -> f64 {
-        let in_ramp = self.rate_per_ns * self.ramp_ns / 2.0;
-        if unit < in_ramp {
-            (2.0 * unit * self.ramp_ns / self.rate_per_ns).sqrt()
+    /// Nanoseconds after which the rate has added up to `unit_time` requests: the inverse of the integral of the rate.
+    fn inverse(&self, unit_time: f64) -> f64 {
+        let ramp_requests = self.rate_per_ns * self.ramp_ns / 2.0;
+        if unit_time < ramp_requests {
+            (2.0 * unit_time * self.ramp_ns / self.rate_per_ns).sqrt()
         } else {
-            self.ramp_ns + (unit - in_ramp) / self.rate_per_ns
+            self.ramp_ns + (unit_time - ramp_requests) / self.rate_per_ns
         }
     }
 
     /// When the first request that is not taken is due.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
-        self.next_arrival.next_ns
+        self.next_arrival.due_ns
     }
 
     /// Take the next request if it is due; returns its due time.
     #[inline]
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
-        let due_ns = self.next_arrival.next_ns;
+        let due_ns = self.next_arrival.due_ns;
         if due_ns > now {
             return None;
         }
@@ -120,18 +120,18 @@ impl Schedule {
 
     /// Close the schedule: requests not taken are cancelled.
     pub(crate) fn close(&mut self) {
-        self.next_arrival.next_ns = u64::MAX;
+        self.next_arrival.due_ns = u64::MAX;
         self.edge_arrival = self.next_arrival;
         self.now_arrival = self.next_arrival;
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.next_arrival.next_ns == u64::MAX
+        self.next_arrival.due_ns == u64::MAX
     }
 
-    /// Number of requests due before `at`, since the origin. `at` must never decrease.
-    pub(crate) fn due_before(&mut self, at: u64) -> u64 {
-        while self.edge_arrival.next_ns < at {
+    /// Number of requests due before `time_ns`, since the origin. `time_ns` must never decrease.
+    pub(crate) fn due_before(&mut self, time_ns: u64) -> u64 {
+        while self.edge_arrival.due_ns < time_ns {
             self.edge_arrival = self.following_position(self.edge_arrival);
         }
         self.edge_arrival.count
@@ -143,15 +143,16 @@ impl Schedule {
         if self.now_arrival.count < self.next_arrival.count {
             self.now_arrival = self.next_arrival;
         }
-        while self.now_arrival.next_ns <= now {
+        while self.now_arrival.due_ns <= now {
             self.now_arrival = self.following_position(self.now_arrival);
         }
         self.now_arrival.count - self.next_arrival.count
     }
 
-    /// Number of requests due before `at` and not taken.
-    pub(crate) fn backlog(&mut self, at: u64) -> u64 {
-        self.due_before(at).saturating_sub(self.next_arrival.count)
+    /// Number of requests due before `time_ns` and not taken.
+    pub(crate) fn backlog(&mut self, time_ns: u64) -> u64 {
+        self.due_before(time_ns)
+            .saturating_sub(self.next_arrival.count)
     }
 }
 

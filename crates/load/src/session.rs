@@ -56,21 +56,21 @@ impl<'a> LoginParameters<'a> {
         match (protocol, self.program.protocol()) {
             (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => ExpectedProtocol {
                 protocol: PeerProtocol::Redis,
-                tls: self.channel_options.requested_features().tls,
+                begins_with_tls: self.channel_options.requested_features().tls,
             },
             (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => {
                 ExpectedProtocol {
                     protocol: PeerProtocol::Memcached,
-                    tls: self.channel_options.requested_features().tls,
+                    begins_with_tls: self.channel_options.requested_features().tls,
                 }
             }
             (None, SqlProtocol::Mysql) => ExpectedProtocol {
                 protocol: PeerProtocol::MySql,
-                tls: false,
+                begins_with_tls: false,
             },
             (None, SqlProtocol::Postgresql) => ExpectedProtocol {
                 protocol: PeerProtocol::Postgres,
-                tls: self.channel_options.begins_directly(),
+                begins_with_tls: self.channel_options.begins_directly(),
             },
         }
     }

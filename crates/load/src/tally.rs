@@ -29,14 +29,14 @@ impl Window {
             .min(self.end_ns)
     }
 
-    pub(crate) fn slices(&self) -> u64 {
+    pub(crate) fn slice_count(&self) -> u64 {
         (self.end_ns - self.start_ns)
             .div_ceil(self.interval_ns)
             .max(1)
     }
 }
 
-/// An edge of the window that a worker has passed.
+/// An edge of the window that a worker has passed, with the counts up to it.
 #[derive(Debug)]
 pub(crate) enum PassedEdge {
     Start { warmup_transactions: u64 },
@@ -44,13 +44,13 @@ pub(crate) enum PassedEdge {
     End(Box<Totals>),
 }
 
-/// The next edge of the window.
+/// The kind of the next edge of the window; `None` after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edge {
     Start,
     /// The last slice ends with the window.
     SliceEnd {
-        last: bool,
+        is_last: bool,
     },
     None,
 }
@@ -71,12 +71,12 @@ pub(crate) struct TransactionTimes {
     pub(crate) now: u64,
 }
 
-/// A worker's counts of transactions: in a closed loop by the time at which they ended, in an open loop by the time at which they
-/// were due.
+/// A worker's counts of transactions. In a closed loop a transaction counts at the time at which it ended, in an open loop at the
+/// time at which it was due.
 #[derive(Debug)]
 pub(crate) struct Tally {
     window: Window,
-    open_loop: bool,
+    is_open_loop: bool,
     phase: Phase,
     next_edge_ns: u64,
     warmup_transactions: u64,
@@ -89,12 +89,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(window: Window, kinds: usize, open_loop: bool) -> Self {
+    pub(crate) fn new(window: Window, kind_count: usize, is_open_loop: bool) -> Self {
         let mut totals = Box::<Totals>::default();
-        totals.kinds.resize_with(kinds, Latency::new);
+        totals.kinds.resize_with(kind_count, Latency::new);
         Self {
             window,
-            open_loop,
+            is_open_loop,
             phase: Phase::Warmup,
             next_edge_ns: window.start_ns,
             warmup_transactions: 0,
@@ -115,7 +115,7 @@ impl Tally {
         match self.phase {
             Phase::Warmup => Edge::Start,
             Phase::Slice(index) => Edge::SliceEnd {
-                last: index + 1 >= self.window.slices(),
+                is_last: index + 1 >= self.window.slice_count(),
             },
             Phase::Over => Edge::None,
         }
@@ -141,12 +141,12 @@ impl Tally {
         let edge_ns = self.next_edge_ns;
         match self.next_edge() {
             Edge::Start => self.due_at_start = schedule.due_before(edge_ns),
-            Edge::SliceEnd { last } => {
+            Edge::SliceEnd { is_last } => {
                 self.slice.backlog = schedule.backlog(edge_ns);
                 self.totals.backlog_max = self.totals.backlog_max.max(self.slice.backlog);
-                if last {
-                    let due = schedule.due_before(edge_ns);
-                    self.totals.due = due.saturating_sub(self.due_at_start);
+                if is_last {
+                    let due_at_end = schedule.due_before(edge_ns);
+                    self.totals.due = due_at_end.saturating_sub(self.due_at_start);
                     // Consume a copy, so that the schedule itself can continue.
                     let mut copy = schedule.clone();
                     while let Some(due_ns) = copy.take(edge_ns - 1) {
@@ -158,7 +158,7 @@ impl Tally {
         }
     }
 
-    /// Pass the next edge and publish its counts.
+    /// Pass the next edge and publish the counts up to it.
     #[cold]
     pub(crate) fn pass_edge(&mut self, publish: &mut impl FnMut(PassedEdge)) {
         let next = match self.phase {
@@ -174,7 +174,7 @@ impl Tally {
                     index,
                     slice: std::mem::take(&mut self.slice),
                 });
-                if index + 1 >= self.window.slices() {
+                if index + 1 >= self.window.slice_count() {
                     publish(PassedEdge::End(std::mem::take(&mut self.totals)));
                     Phase::Over
                 } else {
@@ -208,7 +208,7 @@ impl Tally {
     /// Whether a transaction with these times counts.
     #[inline]
     pub(crate) fn is_counted(&self, times: &TransactionTimes) -> bool {
-        self.is_counting() && (!self.open_loop || times.intended_ns >= self.window.start_ns)
+        self.is_counting() && (!self.is_open_loop || times.intended_ns >= self.window.start_ns)
     }
 
     /// Count a successful transaction.
@@ -221,7 +221,7 @@ impl Tally {
             return;
         }
         let latency_ns = times.now - times.intended_ns;
-        if self.open_loop {
+        if self.is_open_loop {
             self.totals.service.record(times.now - times.began_ns);
         }
         self.slice.transactions += 1;
@@ -229,7 +229,7 @@ impl Tally {
         self.slice.latency.record(latency_ns);
     }
 
-    /// Open loop: record how late a request began: at `now`, although it could have begun at `earliest_ns`.
+    /// Open loop: record the lateness of a request that begins at `now`, but could have begun at `earliest_ns`.
     #[inline]
     pub(crate) fn record_lateness(&mut self, due_ns: u64, earliest_ns: u64, now: u64) {
         if due_ns >= self.window.start_ns && due_ns < self.window.end_ns {
@@ -297,16 +297,16 @@ mod tests {
         }
     }
 
-    fn tally(open_loop: bool) -> Tally {
+    fn tally(is_open_loop: bool) -> Tally {
         let window = Window {
             start_ns: 100,
             end_ns: 350,
             interval_ns: 100,
         };
-        Tally::new(window, 1, open_loop)
+        Tally::new(window, 1, is_open_loop)
     }
 
-    /// Window 100..350 in slices of 100: the last is half as long.
+    /// The window is 100..350 in slices of 100, of which the last is half as long.
     #[test]
     fn a_transaction_that_ends_in_the_window_is_counted_once() {
         let mut tally = tally(false);
@@ -375,7 +375,7 @@ mod tests {
         let mut edges = Vec::new();
         advance(&mut tally, 150, &mut edges);
         tally.end_at(160);
-        assert_eq!(tally.next_edge(), Edge::SliceEnd { last: true });
+        assert_eq!(tally.next_edge(), Edge::SliceEnd { is_last: true });
         advance(&mut tally, 160, &mut edges);
         assert_eq!(edges.len(), 3);
         assert_eq!(tally.next_edge(), Edge::None);
@@ -388,7 +388,7 @@ mod tests {
         let mut edges = Vec::new();
         advance(&mut tally, 250, &mut edges);
         tally.end_at(190);
-        assert_eq!(tally.next_edge(), Edge::SliceEnd { last: true });
+        assert_eq!(tally.next_edge(), Edge::SliceEnd { is_last: true });
         advance(&mut tally, 250, &mut edges);
         assert!(matches!(edges.last(), Some(PassedEdge::End(_))));
         assert_eq!(tally.next_edge(), Edge::None);

@@ -24,7 +24,7 @@ pub(crate) struct Transport {
     pub(crate) unsent: Vec<u8>,
     pub(crate) registration: Registration,
     /// Whether the socket is in blocking mode: a receive without `DONTWAIT` waits.
-    pub(crate) blocks: bool,
+    pub(crate) is_blocking: bool,
 }
 
 impl Transport {
@@ -36,7 +36,7 @@ impl Transport {
             statements: session.statements,
             unsent: Vec::new(),
             registration: Registration::default(),
-            blocks: false,
+            is_blocking: false,
         }
     }
 

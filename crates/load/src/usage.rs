@@ -1,9 +1,9 @@
-//! CPU time and context switches of processes and all their descendants, from /proc.
+//! Measures CPU time and context switches of processes and all their descendants, from /proc.
 //!
-//! Read at both ends of the measured window, by a thread that is not under load. The time of a thread that ends inside the window is
+//! A thread that is not under load reads them at both ends of the measured window. The time of a thread that ends inside the window is
 //! lost, but servers keep a connection's thread until the connection ends, which is after the window. The time of a process that
 //! ends is added to its parent when it is waited for, in clock ticks: this counts servers and forwarders that fork for each
-//! connection where connections come and go.
+//! connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ const ENGINE_ROLE: &str = "client";
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Thread {
-    /// The process that it belongs to.
+    /// The process that the thread belongs to.
     pid: u32,
     cpu_ns: u64,
     wait_ns: u64,
@@ -35,13 +35,13 @@ struct Threads {
 }
 
 impl Threads {
-    /// CPU time of children that ended between `earlier` and `self`, less the time that `earlier` counted while they lived.
+    /// CPU time of children that ended between `earlier` and `self`, except the time that `earlier` counted while they ran.
     fn ended_since(&self, earlier: &Self) -> u64 {
-        let sum = |all: &Self| all.ended_ns.values().sum::<u64>();
+        let total_ns = |threads: &Self| threads.ended_ns.values().sum::<u64>();
         let ended_threads = earlier.alive.values();
         let ended_threads = ended_threads.filter(|thread| !self.ended_ns.contains_key(&thread.pid));
         let counted_ns: u64 = ended_threads.map(|thread| thread.cpu_ns).sum();
-        sum(self).saturating_sub(sum(earlier) + counted_ns)
+        total_ns(self).saturating_sub(total_ns(earlier) + counted_ns)
     }
 }
 
@@ -60,7 +60,7 @@ impl Usage {
         Ok(Self { roles })
     }
 
-    /// Read at the end of the window: for the same reason, the engine's own threads first.
+    /// Read at the end of the window: the engine's own threads first, for the same reason.
     pub(crate) fn at_end(observe: &[Observed]) -> Result<Self, Failed> {
         let mut roles = vec![read_own_threads()?];
         roles.extend(read_observed_roles(observe)?);
@@ -69,7 +69,7 @@ impl Usage {
 
     /// The usage since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Vec<CpuUse> {
-        let none = Threads::default();
+        let no_threads = Threads::default();
         self.roles
             .iter()
             .map(|(role, threads)| {
@@ -77,7 +77,7 @@ impl Usage {
                     .roles
                     .iter()
                     .find(|(name, _)| name == role)
-                    .map_or(&none, |(_, threads)| threads);
+                    .map_or(&no_threads, |(_, threads)| threads);
                 difference(role, before, threads)
             })
             .collect()
@@ -111,23 +111,23 @@ fn read_observed_roles(observe: &[Observed]) -> Result<Vec<(String, Threads)>, F
 }
 
 fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
-    let mut sum = CpuUse {
+    let mut usage = CpuUse {
         role: role.to_owned(),
         threads: after.alive.len() as u32,
         cpu_ns: after.ended_since(before),
         ..CpuUse::default()
     };
     for (id, current) in &after.alive {
-        // A new thread began inside the window.
+        // A thread that is not in `before` began inside the window.
         let earlier = before.alive.get(id).copied().unwrap_or_default();
         let cpu_ns = current.cpu_ns.saturating_sub(earlier.cpu_ns);
-        sum.cpu_ns += cpu_ns;
-        sum.busiest_thread_ns = sum.busiest_thread_ns.max(cpu_ns);
-        sum.runnable_wait_ns += current.wait_ns.saturating_sub(earlier.wait_ns);
-        sum.voluntary_switches += current.voluntary.saturating_sub(earlier.voluntary);
-        sum.involuntary_switches += current.involuntary.saturating_sub(earlier.involuntary);
+        usage.cpu_ns += cpu_ns;
+        usage.busiest_thread_ns = usage.busiest_thread_ns.max(cpu_ns);
+        usage.runnable_wait_ns += current.wait_ns.saturating_sub(earlier.wait_ns);
+        usage.voluntary_switches += current.voluntary.saturating_sub(earlier.voluntary);
+        usage.involuntary_switches += current.involuntary.saturating_sub(earlier.involuntary);
     }
-    sum
+    usage
 }
 
 /// Threads of a process and of all its descendants.
@@ -231,7 +231,7 @@ fn unreadable_failure(observed: &Observed, error: &io::Error) -> Failed {
 mod tests {
     use super::*;
 
-    /// Work between two readings shows up; the amount of time is not checked.
+    /// Checks that work between two readings is counted, but not how much time it took.
     #[test]
     fn own_time_and_a_childs_time_are_counted() {
         let mut child = std::process::Command::new("sleep")
@@ -267,7 +267,7 @@ mod tests {
         assert!(used[0].threads >= 1 && used[1].threads == 1);
     }
 
-    /// A server that forks for each connection: at the second reading no child is left.
+    /// As with a server that forks for each connection, no child is left at the second reading.
     #[test]
     fn time_of_ended_children_is_counted_once() {
         let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";

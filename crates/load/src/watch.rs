@@ -1,4 +1,4 @@
-//! Observes when the keys of a load job's sequence become visible to others: polls for the next keys of each of the load's
+//! Observes when the keys that a load writes become visible to other connections: polls for the next keys of each of the load's
 //! connections, over a separate connection, and logs each key when it is first seen.
 //!
 //! A connection draws its keys in order, one transaction at a time, so polling for a few keys per connection is enough.
@@ -24,7 +24,7 @@ use crate::socket::Address;
 use crate::tables::unprepared_program;
 use crate::window::emit_event;
 
-/// Number of keys polled for per connection: of this many in a row, all but one may have been refused.
+/// Number of keys polled for per connection: the server may refuse up to all but one of this many successive keys.
 const KEYS_AHEAD: u64 = 4;
 
 /// Run a job until its time is up, stdin ends, or the server is gone.
@@ -156,8 +156,8 @@ struct NextKeys {
     select: String,
     first: u64,
     step: u64,
-    /// By connection: number of its next key.
-    next: Vec<u64>,
+    /// For each connection, the number of its next key.
+    next_numbers: Vec<u64>,
 }
 
 impl NextKeys {
@@ -175,15 +175,15 @@ impl NextKeys {
             },
             first: job.first,
             step: job.step,
-            next: vec![0; job.connections as usize],
+            next_numbers: vec![0; job.connections as usize],
         }
     }
 
     fn poll_sql(&self) -> String {
         let mut sql = self.select.clone();
         for ahead in 0..KEYS_AHEAD {
-            for (connection, next) in self.next.iter().enumerate() {
-                let position = connection as u64 + (next + ahead) * self.next.len() as u64;
+            for (connection, next) in self.next_numbers.iter().enumerate() {
+                let position = connection as u64 + (next + ahead) * self.next_numbers.len() as u64;
                 let _ = write!(sql, "{},", self.first + self.step * position);
             }
         }
@@ -192,17 +192,20 @@ impl NextKeys {
         sql
     }
 
-    /// Note that `key` is visible; returns the connection that wrote it, or `None` if it was not polled for.
+    /// Record that `key` is visible; returns the connection that wrote it, or `None` if the key was not polled for.
     fn mark_visible(&mut self, key: u64) -> Option<u64> {
         let distance = key.checked_sub(self.first)?;
-        let (position, rest) = (distance / self.step, distance % self.step);
-        let connections = self.next.len() as u64;
+        let (position, remainder) = (distance / self.step, distance % self.step);
+        let connections = self.next_numbers.len() as u64;
         let (connection, number) = (position % connections, position / connections);
-        let next = &mut self.next[connection as usize];
-        if rest > 0 || number + KEYS_AHEAD < *next || number >= *next + KEYS_AHEAD {
+        let next_number = &mut self.next_numbers[connection as usize];
+        if remainder > 0
+            || number + KEYS_AHEAD < *next_number
+            || number >= *next_number + KEYS_AHEAD
+        {
             return None;
         }
-        *next = (number + 1).max(*next);
+        *next_number = (number + 1).max(*next_number);
         Some(connection)
     }
 }
@@ -225,7 +228,7 @@ mod tests {
             select: "IN (".to_owned(),
             first: 10,
             step: 5,
-            next: vec![0; 2],
+            next_numbers: vec![0; 2],
         };
         assert_eq!(next_keys.poll_sql(), "IN (10,15,20,25,30,35,40,45)");
         // The first connection's second key: its first one was refused.

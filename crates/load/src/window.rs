@@ -15,7 +15,7 @@ use crate::tally::{PassedEdge, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 
-/// Time allowed for the workers to receive a command.
+/// How far in the future a command takes effect, so that all workers receive it in time.
 const COMMAND_LEAD_NS: u64 = 1_000_000;
 
 /// Write an event. Fails if stdout is closed, which ends the job.
@@ -37,12 +37,14 @@ pub(crate) struct WindowOptions<'a> {
 pub(crate) struct WindowCollector<'a> {
     options: WindowOptions<'a>,
     window: Window,
-    workers: usize,
-    starts_passed: usize,
+    worker_count: usize,
+    /// Number of workers that have passed the start of the window.
+    started_workers: usize,
     warmup_transactions: u64,
-    /// Slices that some but not all workers have passed: the number of these workers, and their sum.
+    /// Slices that some but not all workers have passed, each with the number of these workers and the sum of their counts.
     slices: BTreeMap<u64, (usize, Slice)>,
-    ends_passed: usize,
+    /// Number of workers that have passed the end of the window.
+    ended_workers: usize,
     totals: Totals,
     cpu_before: Option<Usage>,
     cpu_after: Option<Usage>,
@@ -51,15 +53,15 @@ pub(crate) struct WindowCollector<'a> {
 }
 
 impl<'a> WindowCollector<'a> {
-    pub(crate) fn new(options: WindowOptions<'a>, window: Window, workers: usize) -> Self {
+    pub(crate) fn new(options: WindowOptions<'a>, window: Window, worker_count: usize) -> Self {
         Self {
             options,
             window,
-            workers,
-            starts_passed: 0,
+            worker_count,
+            started_workers: 0,
             warmup_transactions: 0,
             slices: BTreeMap::new(),
-            ends_passed: 0,
+            ended_workers: 0,
             totals: Totals::default(),
             cpu_before: None,
             cpu_after: None,
@@ -68,11 +70,11 @@ impl<'a> WindowCollector<'a> {
         }
     }
 
-    /// The time of the next call of [`WindowCollector::advance_to`] that has something to do.
+    /// The time at which [`WindowCollector::advance_to`] must be called next.
     pub(crate) fn next_edge(&self) -> u64 {
         if self.cpu_before.is_none() {
             self.window.start_ns
-        } else if self.next_slice < self.window.slices() {
+        } else if self.next_slice < self.window.slice_count() {
             self.window.slice_end(self.next_slice)
         } else {
             u64::MAX
@@ -84,7 +86,7 @@ impl<'a> WindowCollector<'a> {
         if now >= self.window.start_ns && self.cpu_before.is_none() {
             self.cpu_before = Some(Usage::at_start(self.options.observe)?);
         }
-        while self.next_slice < self.window.slices()
+        while self.next_slice < self.window.slice_count()
             && now >= self.window.slice_end(self.next_slice)
         {
             self.next_slice += 1;
@@ -101,8 +103,8 @@ impl<'a> WindowCollector<'a> {
         self.window.end_ns
     }
 
-    /// End the window soon after `now`, when a connection was lost, so that the command reaches the workers in time. Returns the new
-    /// end the first time, then `None`. Before the window begins, fails with `failed`.
+    /// End the window because a connection was lost: soon after `now`, so that the command reaches the workers in time. Returns the new
+    /// end the first time, then `None`. Returns `failed` as an error if the window has not begun.
     pub(crate) fn interrupt(&mut self, failed: Failed, now: u64) -> Result<Option<u64>, Failed> {
         if self.interrupted.is_some() || now >= self.window.end_ns {
             return Ok(None);
@@ -120,9 +122,9 @@ impl<'a> WindowCollector<'a> {
             PassedEdge::Start {
                 warmup_transactions,
             } => {
-                self.starts_passed += 1;
+                self.started_workers += 1;
                 self.warmup_transactions += warmup_transactions;
-                if self.starts_passed == self.workers {
+                if self.started_workers == self.worker_count {
                     let since_start = now_ns().saturating_sub(self.window.start_ns);
                     emit_event(&Measuring {
                         unix_time_ns: unix_ns().saturating_sub(since_start),
@@ -133,7 +135,7 @@ impl<'a> WindowCollector<'a> {
             }
             PassedEdge::Slice { index, slice } => self.add_slice_report(index, &slice),
             PassedEdge::End(totals) => {
-                self.ends_passed += 1;
+                self.ended_workers += 1;
                 self.totals.add(&totals);
                 Ok(())
             }
@@ -142,10 +144,10 @@ impl<'a> WindowCollector<'a> {
 
     fn add_slice_report(&mut self, index: u64, slice: &Slice) -> Result<(), Failed> {
         self.totals.add_slice(slice);
-        let (workers, sum) = self.slices.entry(index).or_default();
-        *workers += 1;
+        let (passed_workers, sum) = self.slices.entry(index).or_default();
+        *passed_workers += 1;
         sum.add(slice);
-        if *workers < self.workers {
+        if *passed_workers < self.worker_count {
             return Ok(());
         }
         let Some((_, sum)) = self.slices.remove(&index) else {
@@ -173,7 +175,7 @@ impl<'a> WindowCollector<'a> {
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.ends_passed == self.workers && self.cpu_after.is_some()
+        self.ended_workers == self.worker_count && self.cpu_after.is_some()
     }
 
     /// Make the final event. `kinds`: names of the latencies that the tallies recorded by kind.
@@ -264,7 +266,7 @@ fn make_open_loop_account(totals: &Totals) -> Account {
 
 fn build_histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
     let mut histograms = vec![totals.latency.to_event("transaction")];
-    let named = [
+    let named_latencies = [
         ("service", &totals.service),
         ("lateness", &totals.lateness),
         ("unanswered", &totals.unanswered),
@@ -275,7 +277,7 @@ fn build_histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
         ("stage.parse", &totals.stages[2]),
     ];
     histograms.extend(
-        named
+        named_latencies
             .into_iter()
             .chain(kinds.iter().copied().zip(&totals.kinds))
             .filter(|(_, latency)| latency.count() > 0)

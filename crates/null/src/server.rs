@@ -59,13 +59,13 @@ struct DelayedAnswer {
     due_ns: u64,
     index: usize,
     number: u32,
-    bytes: usize,
+    byte_count: usize,
 }
 
 #[derive(Debug)]
 struct Delay {
     timer: OwnedFd,
-    ns: u64,
+    service_ns: u64,
     queue: VecDeque<DelayedAnswer>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Server {
     book: Arc<AnswerBook>,
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    free_slots: Vec<usize>,
     delay: Option<Delay>,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -88,7 +88,7 @@ impl Server {
         delay_ns: u64,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Only one of the threads is woken for a client.
+        // EXCLUSIVE: a new client wakes only one of the threads.
         let listener_events = EventFlags::IN | EventFlags::EXCLUSIVE;
         epoll::add(
             &epoll,
@@ -102,7 +102,7 @@ impl Server {
             epoll::add(&epoll, &timer, EventData::new_u64(TIMER_TOKEN), INTEREST)?;
             Some(Delay {
                 timer,
-                ns: delay_ns,
+                service_ns: delay_ns,
                 queue: VecDeque::new(),
             })
         } else {
@@ -113,7 +113,7 @@ impl Server {
             book,
             epoll,
             connections: Vec::new(),
-            free: Vec::new(),
+            free_slots: Vec::new(),
             delay,
             input: vec![0; BUFFER_BYTES],
             output: Vec::with_capacity(BUFFER_BYTES),
@@ -153,13 +153,13 @@ impl Server {
                 }
                 Err(_) => return,
             };
-            // A client that is refused sees its connection closed.
+            // An error is not reported: a client that is refused sees its connection closed.
             let _ = self.admit(socket);
         }
     }
 
     fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let index = match self.free.pop() {
+        let index = match self.free_slots.pop() {
             Some(index) => index,
             None if self.connections.len() < MAX_CONNECTIONS => {
                 self.connections.push(None);
@@ -168,13 +168,13 @@ impl Server {
             None => return Err(io::ErrorKind::OutOfMemory.into()),
         };
         let number = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
-        let greeted = send(&socket, &self.book.greeting(number)).and_then(|_| {
+        let outcome = send(&socket, &self.book.greeting(number)).and_then(|_| {
             let data = EventData::new_u64(index as u64);
             Ok(epoll::add(&self.epoll, &socket, data, INTEREST)?)
         });
-        if greeted.is_err() {
-            self.free.push(index);
-            return greeted;
+        if outcome.is_err() {
+            self.free_slots.push(index);
+            return outcome;
         }
         self.connections[index] = Some(Connection {
             socket,
@@ -253,10 +253,10 @@ impl Server {
             return Ok(());
         };
         delay.queue.push_back(DelayedAnswer {
-            due_ns: now_ns() + delay.ns,
+            due_ns: now_ns() + delay.service_ns,
             index,
             number: connection.number,
-            bytes: self.output.len(),
+            byte_count: self.output.len(),
         });
         if delay.queue.len() == 1 {
             delay.arm_timer()?;
@@ -277,12 +277,12 @@ impl Server {
             delay.queue.pop_front();
             match self.connections.get_mut(answer.index) {
                 Some(Some(connection)) if connection.number == answer.number => {
-                    connection.due_bytes += answer.bytes;
+                    connection.due_bytes += answer.byte_count;
                 }
                 // The client has disconnected.
                 _ => continue,
             }
-            // Receive what was left in the socket while too many answers waited.
+            // Also receive the requests that were left in the socket while too many answers waited.
             if self
                 .flush(answer.index)
                 .and_then(|()| self.receive(answer.index))
@@ -334,7 +334,7 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
             // Closing the socket removes it from the epoll.
             drop(connection);
-            self.free.push(index);
+            self.free_slots.push(index);
         }
     }
 }
@@ -342,17 +342,17 @@ impl Server {
 impl Delay {
     /// Set the timer to when the first answer is due.
     fn arm_timer(&self) -> io::Result<()> {
-        let Some(first) = self.queue.front() else {
+        let Some(first_answer) = self.queue.front() else {
             return Ok(());
         };
-        let once = Itimerspec {
+        let timer_spec = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec {
-                tv_sec: (first.due_ns / 1_000_000_000) as i64,
-                tv_nsec: (first.due_ns % 1_000_000_000) as i64,
+                tv_sec: (first_answer.due_ns / 1_000_000_000) as i64,
+                tv_nsec: (first_answer.due_ns % 1_000_000_000) as i64,
             },
         };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &timer_spec)?;
         Ok(())
     }
 }

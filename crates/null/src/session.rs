@@ -37,16 +37,16 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<ControlFlow<()>, Malformed> {
         if self.partial_packet.is_empty() {
-            let (flow, used) = self.handle_packets(input, book, out)?;
-            if used < input.len() {
-                self.partial_packet.extend_from_slice(&input[used..]);
+            let (flow, used_bytes) = self.handle_packets(input, book, out)?;
+            if used_bytes < input.len() {
+                self.partial_packet.extend_from_slice(&input[used_bytes..]);
             }
             return Ok(flow);
         }
         let mut buffered = std::mem::take(&mut self.partial_packet);
         buffered.extend_from_slice(input);
-        let (flow, used) = self.handle_packets(&buffered, book, out)?;
-        buffered.drain(..used);
+        let (flow, used_bytes) = self.handle_packets(&buffered, book, out)?;
+        buffered.drain(..used_bytes);
         if !buffered.is_empty() {
             self.partial_packet = buffered;
         }
@@ -145,14 +145,14 @@ impl Session {
 
 /// Append one result for each statement, with the packets numbered consecutively.
 fn answer_query(sql: &[u8], answers: &ClientAnswers, out: &mut Vec<u8>) {
-    let mut parts = statement::split_statements(sql).peekable();
-    let mut next = 1;
-    while let Some(part) = parts.next() {
+    let mut statements = statement::split_statements(sql).peekable();
+    let mut next_sequence = 1;
+    while let Some(sql_statement) = statements.next() {
         let start = out.len();
-        let more_follow = parts.peek().is_some();
-        out.extend_from_slice(answers.text(statement::classify(part), more_follow));
-        if next != 1 || more_follow {
-            next = server::renumber(&mut out[start..], next);
+        let has_more = statements.peek().is_some();
+        out.extend_from_slice(answers.text(statement::classify(sql_statement), has_more));
+        if next_sequence != 1 || has_more {
+            next_sequence = server::renumber(&mut out[start..], next_sequence);
         }
     }
 }

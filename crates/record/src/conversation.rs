@@ -1,6 +1,6 @@
 //! Finds the round trips of one connection in pieces of bytes with their times.
 //!
-//! A round trip is a run of bytes to the server and the run that comes back, which is found without decoding; the decoders identify its
+//! A round trip is a run of bytes to the server and the run that comes back. It is found without decoding; the decoders identify its
 //! requests.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub struct Summary {
 
 #[derive(Debug)]
 enum Decoder {
-    /// The protocol is not recognised yet; the bytes so far of the client, or of the server if it sent first.
+    /// The protocol is not recognised yet. Holds the bytes so far of the client, or of the server if it sent first.
     Guessing(Vec<u8>),
     Mysql(Box<Mysql>),
     Postgres(Box<Postgres>),
@@ -85,7 +85,7 @@ enum Decoder {
 enum AnswerState {
     /// No complete request will be answered.
     NotDue,
-    /// As `NotDue`, and the next byte begins a request.
+    /// No complete request will be answered, and the next byte begins a request.
     NotDueBetweenRequests,
     Due,
 }
@@ -107,17 +107,17 @@ struct OpenRoundTrip {
     failed: bool,
 }
 
-/// State and counts of a connection.
+/// Turns the bytes of one connection into round trips, and counts its requests.
 #[derive(Debug)]
 pub struct Conversation {
     opened_ns: u64,
     is_new: bool,
     decoder: Decoder,
     protocol: &'static str,
-    open: Option<OpenRoundTrip>,
-    /// Bytes of the server that may belong to an answer or to a push.
+    open_round_trip: Option<OpenRoundTrip>,
+    /// Number of bytes from the server of which it is unknown whether they belong to an answer or to a push.
     undecided_bytes: u64,
-    /// How many of the next round trips inside TLS may still be login.
+    /// How many more round trips inside TLS may be login.
     hidden_logins_left: u32,
     login_round_trips: u32,
     login_ns: u64,
@@ -134,7 +134,7 @@ impl Conversation {
             is_new,
             decoder: Decoder::Guessing(Vec::new()),
             protocol: "unknown",
-            open: None,
+            open_round_trip: None,
             undecided_bytes: 0,
             hidden_logins_left: MAX_HIDDEN_LOGIN_ROUND_TRIPS,
             login_round_trips: 0,
@@ -193,20 +193,20 @@ impl Conversation {
         skipped: usize,
         salt: &Salt,
     ) -> Option<RoundTrip> {
-        let round_trip = match &self.open {
+        let round_trip = match &self.open_round_trip {
             Some(open) if open.answered_ns.is_some() => self.finish(),
             _ => None,
         };
         if matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream()) {
             return round_trip;
         }
-        if self.open.is_none() {
+        if self.open_round_trip.is_none() {
             self.begin_round_trip();
         }
         let count = (bytes.len() + skipped) as u64;
         let phase = self.phase(bytes);
         let open = self
-            .open
+            .open_round_trip
             .get_or_insert_with(|| OpenRoundTrip::new(at_ns, phase));
         if open.answer_state == AnswerState::NotDueBetweenRequests {
             open.begun_ns = at_ns;
@@ -214,17 +214,17 @@ impl Conversation {
         open.sent_ns = at_ns;
         open.ended_ns = at_ns;
         open.bytes_to_server += count;
-        let mut out = DecoderReport::default();
-        let outcome = self.decode_request(bytes, skipped, salt, &mut out);
-        let has_unanswered_request = out.requests.iter().any(|request| !request.is_answered);
-        self.add_requests(&mut out);
+        let mut report = DecoderReport::default();
+        let outcome = self.decode_request(bytes, skipped, salt, &mut report);
+        let has_unanswered_request = report.requests.iter().any(|request| !request.is_answered);
+        self.add_requests(&mut report);
         let is_not_due = |open: &&mut OpenRoundTrip| open.answer_state != AnswerState::Due;
-        if let Some(open) = self.open.as_mut().filter(is_not_due) {
-            // The complete requests will not be answered: the bytes after them, in this piece or the next, begin the round trip.
+        if let Some(open) = self.open_round_trip.as_mut().filter(is_not_due) {
+            // The server will not answer the complete requests, so the round trip begins with the bytes after them, in this piece or the next.
             if has_unanswered_request {
                 open.begun_ns = at_ns;
             }
-            open.answer_state = if out.is_between_messages {
+            open.answer_state = if report.is_between_messages {
                 AnswerState::NotDueBetweenRequests
             } else {
                 AnswerState::NotDue
@@ -234,68 +234,71 @@ impl Conversation {
         round_trip
     }
 
-    fn add_requests(&mut self, out: &mut DecoderReport) {
-        for request in &out.requests {
+    fn add_requests(&mut self, report: &mut DecoderReport) {
+        for request in &report.requests {
             *self.commands.entry(request.command).or_default() += 1;
         }
-        if let Some(open) = &mut self.open {
-            if out.expects_answer || out.requests.iter().any(|request| request.is_answered) {
+        if let Some(open) = &mut self.open_round_trip {
+            if report.expects_answer || report.requests.iter().any(|request| request.is_answered) {
                 open.answer_state = AnswerState::Due;
             }
-            open.name = open.name.or(out.name);
-            open.requests.append(&mut out.requests);
+            open.name = open.name.or(report.name);
+            open.requests.append(&mut report.requests);
         }
-        self.count_unknown(&std::mem::take(&mut out.unknown));
+        self.count_unknown(&std::mem::take(&mut report.unknown));
     }
 
     fn handle_server_bytes(&mut self, at_ns: u64, bytes: &[u8], skipped: usize, salt: &Salt) {
-        if self.open.is_none() && !self.is_new && matches!(self.decoder, Decoder::Guessing(_)) {
+        if self.open_round_trip.is_none()
+            && !self.is_new
+            && matches!(self.decoder, Decoder::Guessing(_))
+        {
             return self.count_unknown(&["answer to a request before the recording"]);
         }
-        let mut out = DecoderReport::default();
-        let outcome = self.decode_answer(bytes, skipped, salt, &mut out);
-        self.add_requests(&mut out);
+        let mut report = DecoderReport::default();
+        let outcome = self.decode_answer(bytes, skipped, salt, &mut report);
+        self.add_requests(&mut report);
         self.stop_decoding(outcome);
         let is_stream = matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream());
         let awaits_answer = |open: &OpenRoundTrip| open.answered_ns.is_none();
-        if is_stream && !self.open.as_ref().is_some_and(awaits_answer) {
+        if is_stream && !self.open_round_trip.as_ref().is_some_and(awaits_answer) {
             return;
         }
-        if out.pushes > 0 {
-            *self.unknown.entry("pushed by the server").or_default() += out.pushes;
+        if report.pushes > 0 {
+            *self.unknown.entry("pushed by the server").or_default() += report.pushes;
         }
         let count = (bytes.len() + skipped) as u64 + self.undecided_bytes;
-        self.undecided_bytes = out.undecided_bytes;
-        let count = count.saturating_sub(out.undecided_bytes + out.pushed_bytes);
+        self.undecided_bytes = report.undecided_bytes;
+        let count = count.saturating_sub(report.undecided_bytes + report.pushed_bytes);
         if count == 0 {
             return;
         }
         let opened_ns = self.opened_ns;
-        let open = self.open.get_or_insert_with(|| OpenRoundTrip {
+        let open = self.open_round_trip.get_or_insert_with(|| OpenRoundTrip {
             requests: vec![Request::new("greeting").with_phase(Phase::Connect)],
             ..OpenRoundTrip::new(opened_ns, Phase::Connect)
         });
         open.answered_ns.get_or_insert(at_ns);
         open.ended_ns = at_ns;
         open.bytes_to_client += count;
-        open.failed |= out.failed;
-        open.rows = open.rows.combine(out.rows);
+        open.failed |= report.failed;
+        open.rows = open.rows.combine(report.rows);
     }
 
     /// End the connection, or its recording. Returns the open round trip if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
-        let open = self.open.as_ref()?;
+        let open = self.open_round_trip.as_ref()?;
         let needs_answer = open.answer_state == AnswerState::Due || open.requests.is_empty();
         if open.answered_ns.is_none() && needs_answer {
             self.count_unknown(&["not answered when the connection or the recording ended"]);
-            self.open = None;
+            self.open_round_trip = None;
             return None;
         }
         self.finish()
     }
 
     fn finish(&mut self) -> Option<RoundTrip> {
-        let open = self.open.take()?;
+        let open = self.open_round_trip.take()?;
         let (opened_ns, is_answered) = (self.opened_ns, open.answered_ns.is_some());
         let reason = match self.decoder {
             Decoder::Unreadable(reason) => Some(reason),
@@ -364,7 +367,7 @@ impl Conversation {
             Decoder::Redis(redis) => redis.begin_round_trip(),
             Decoder::Memcached(memcached) => memcached.begin_round_trip(),
             Decoder::Http(http) => http.begin_round_trip(),
-            // If the recording began in mid-connection, a request may begin here.
+            // If the recording began during the connection, a request may begin here.
             Decoder::Guessing(first_bytes) => first_bytes.clear(),
             Decoder::Unreadable(_) => {}
         }
@@ -375,7 +378,7 @@ impl Conversation {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let buffered;
         let mut bytes = bytes;
@@ -401,25 +404,27 @@ impl Conversation {
                 }
                 Guess::TooShort | Guess::Unknown if self.is_new => return Err(NOT_UNDERSTOOD),
                 Guess::TooShort | Guess::Unknown => {
-                    out.expects_answer = true;
+                    report.expects_answer = true;
                     return Ok(());
                 }
             }
         }
         match &mut self.decoder {
-            Decoder::Mysql(mysql) => mysql.handle_client_bytes(bytes, skipped, salt, out),
-            Decoder::Postgres(postgres) => postgres.handle_client_bytes(bytes, skipped, salt, out),
-            Decoder::Redis(redis) => redis.handle_client_bytes(bytes, skipped, salt, out),
+            Decoder::Mysql(mysql) => mysql.handle_client_bytes(bytes, skipped, salt, report),
+            Decoder::Postgres(postgres) => {
+                postgres.handle_client_bytes(bytes, skipped, salt, report)
+            }
+            Decoder::Redis(redis) => redis.handle_client_bytes(bytes, skipped, salt, report),
             Decoder::Memcached(memcached) => {
-                memcached.handle_client_bytes(bytes, skipped, salt, out)
+                memcached.handle_client_bytes(bytes, skipped, salt, report)
             }
             Decoder::Http(http) => {
-                http.handle_client_bytes(bytes, skipped, out);
-                out.expects_answer = true;
+                http.handle_client_bytes(bytes, skipped, report);
+                report.expects_answer = true;
                 Ok(())
             }
             Decoder::Guessing(_) | Decoder::Unreadable(_) => {
-                out.expects_answer = true;
+                report.expects_answer = true;
                 Ok(())
             }
         }
@@ -440,7 +445,7 @@ impl Conversation {
         requests: &[u8],
         answer: &[u8],
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         if !matches!(guess_protocol(requests), Guess::Lines) {
             return if self.is_new {
@@ -454,7 +459,7 @@ impl Conversation {
         } else {
             Decoder::Memcached(Box::new(Memcached::new(requests[0])))
         });
-        self.decode_request(requests, 0, salt, out)
+        self.decode_request(requests, 0, salt, report)
     }
 
     fn decode_answer(
@@ -462,18 +467,18 @@ impl Conversation {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let buffered;
         let mut bytes = bytes;
         let has_request = self
-            .open
+            .open_round_trip
             .as_ref()
             .is_some_and(|open| open.bytes_to_server > 0);
         if let Decoder::Guessing(first_bytes) = &mut self.decoder {
             if has_request {
                 let requests = std::mem::take(first_bytes);
-                self.guess_by_answer(&requests, bytes, salt, out)?;
+                self.guess_by_answer(&requests, bytes, salt, report)?;
             } else {
                 first_bytes.extend_from_slice(bytes);
                 match mysql::is_greeting(first_bytes) {
@@ -487,13 +492,13 @@ impl Conversation {
             }
         }
         match &mut self.decoder {
-            Decoder::Mysql(mysql) => return mysql.handle_server_bytes(bytes, skipped, out),
+            Decoder::Mysql(mysql) => return mysql.handle_server_bytes(bytes, skipped, report),
             Decoder::Postgres(postgres) => {
-                return postgres.handle_server_bytes(bytes, skipped, out);
+                return postgres.handle_server_bytes(bytes, skipped, report);
             }
-            Decoder::Redis(redis) => redis.handle_server_bytes(bytes, skipped, out),
-            Decoder::Memcached(memcached) => memcached.handle_server_bytes(bytes, skipped, out),
-            Decoder::Http(http) => http.handle_server_bytes(bytes, out),
+            Decoder::Redis(redis) => redis.handle_server_bytes(bytes, skipped, report),
+            Decoder::Memcached(memcached) => memcached.handle_server_bytes(bytes, skipped, report),
+            Decoder::Http(http) => http.handle_server_bytes(bytes, report),
             Decoder::Guessing(_) | Decoder::Unreadable(_) => {}
         }
         Ok(())
@@ -503,7 +508,7 @@ impl Conversation {
 /// The protocol that a client's first bytes show.
 enum Guess {
     Known(Decoder),
-    /// Commands as lines, of Redis or Memcached: the answer decides.
+    /// Commands as lines, of Redis or of Memcached: the form of the answer shows which.
     Lines,
     /// There are too few bytes to decide.
     TooShort,
@@ -580,13 +585,15 @@ impl OpenRoundTrip {
             self.requests.iter().filter(is_selected).collect()
         };
         // The requests that give the round trip its name, by preference.
-        let mut naming = select(|request| request.names_round_trip);
-        if naming.is_empty() {
-            naming = select(|request| request.is_answered);
+        let mut naming_requests = select(|request| request.names_round_trip);
+        if naming_requests.is_empty() {
+            naming_requests = select(|request| request.is_answered);
         }
-        if naming.is_empty() && !(self.answer_state == AnswerState::Due && self.name.is_some()) {
+        if naming_requests.is_empty()
+            && !(self.answer_state == AnswerState::Due && self.name.is_some())
+        {
             // The round trip's times are those of the last request.
-            naming = self.requests.last().into_iter().collect();
+            naming_requests = self.requests.last().into_iter().collect();
         }
         let default_name = match self.name {
             Some(name) => name,
@@ -603,15 +610,17 @@ impl OpenRoundTrip {
             requests: if self.bytes_to_server == 0 {
                 0
             } else {
-                naming.len().max(usize::from(self.name.is_some())) as u32
+                naming_requests.len().max(usize::from(self.name.is_some())) as u32
             },
-            command: naming
+            command: naming_requests
                 .first()
                 .map_or(default_name, |request| request.command),
-            digest: join_digests(&naming)
-                .or_else(|| naming.is_empty().then(|| default_name.to_owned())),
-            keys: combine_keys(&naming),
-            phase: naming.first().map_or(self.phase, |request| request.phase),
+            digest: join_digests(&naming_requests)
+                .or_else(|| naming_requests.is_empty().then(|| default_name.to_owned())),
+            keys: combine_keys(&naming_requests),
+            phase: naming_requests
+                .first()
+                .map_or(self.phase, |request| request.phase),
             rows: match self.rows {
                 Rows::Counted(count) => Some(count),
                 Rows::Uncounted | Rows::Missed => None,

@@ -99,12 +99,12 @@ fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
         "rollback",
     ];
     const COMMANDS_WITH_NAME_FIRST: &[&str] = &["prepare", "execute", "declare"];
-    let Some(Token::Word(first)) = tokens.first().copied() else {
+    let Some(Token::Word(first_word)) = tokens.first().copied() else {
         return;
     };
-    let count = if crate::known_name(COMMANDS_WITH_NAMES, first) != "other" {
+    let count = if crate::known_name(COMMANDS_WITH_NAMES, first_word) != "other" {
         usize::MAX
-    } else if crate::known_name(COMMANDS_WITH_NAME_FIRST, first) != "other" {
+    } else if crate::known_name(COMMANDS_WITH_NAME_FIRST, first_word) != "other" {
         1
     } else {
         return;
@@ -122,11 +122,11 @@ fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
 
 /// The name of the statement's command, from a fixed list.
 fn command_name(tokens: &[Token]) -> &'static str {
-    let first = tokens.iter().find_map(|token| match token {
+    let first_word = tokens.iter().find_map(|token| match token {
         Token::Word(word) => Some(*word),
         _ => None,
     });
-    match first.map(|word| crate::known_name(STATEMENTS, word)) {
+    match first_word.map(|word| crate::known_name(STATEMENTS, word)) {
         None => "other",
         Some("start") if is_second_word(tokens, b"transaction") => "begin",
         Some("desc") => "describe",
@@ -134,11 +134,11 @@ fn command_name(tokens: &[Token]) -> &'static str {
     }
 }
 
-/// Finds where a statement assigns values to settings (`SET a = b`), where they need no quotes.
+/// Finds the values that a statement assigns to settings (`SET a = b`), which need no quotes.
 #[derive(Debug, Default)]
 struct SettingTracker {
     /// Whether the statement changes rows: in `UPDATE t SET a = b` the words are columns. None before the first word.
-    is_change: Option<bool>,
+    changes_rows: Option<bool>,
     is_in_set: bool,
     is_in_value: bool,
     /// The previous word is TIME, as in `SET TIME ZONE`.
@@ -146,9 +146,9 @@ struct SettingTracker {
 }
 
 impl SettingTracker {
-    /// Process the next token. Returns whether it is part of a setting's value.
+    /// Process the next token; returns whether it is part of a setting's value.
     fn is_value(&mut self, token: Token, dialect: Dialect) -> bool {
-        const CHANGES: &[&str] = &[
+        const CHANGING_COMMANDS: &[&str] = &[
             "update", "insert", "replace", "merge", "with", "explain", "load",
         ];
         let was_in_value = self.is_in_value;
@@ -157,10 +157,10 @@ impl SettingTracker {
             Token::Symbol(b"=" | b":=") => self.is_in_value = self.is_in_set,
             Token::Symbol(b",") => self.is_in_value &= matches!(dialect, Dialect::Postgres { .. }),
             Token::Word(word) if !was_in_value => {
-                let is_change = *self
-                    .is_change
-                    .get_or_insert_with(|| crate::known_name(CHANGES, word) != "other");
-                self.is_in_set |= !is_change && word.eq_ignore_ascii_case(b"set");
+                let changes_rows = *self
+                    .changes_rows
+                    .get_or_insert_with(|| crate::known_name(CHANGING_COMMANDS, word) != "other");
+                self.is_in_set |= !changes_rows && word.eq_ignore_ascii_case(b"set");
                 let ends_name = word.eq_ignore_ascii_case(b"to")
                     || (self.follows_time && word.eq_ignore_ascii_case(b"zone"));
                 self.is_in_value = self.is_in_set && ends_name;

@@ -39,7 +39,7 @@ impl Http {
         &mut self,
         bytes: &[u8],
         skipped: usize,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) {
         if self.has_line {
             return;
@@ -51,16 +51,17 @@ impl Http {
             .extend_from_slice(&piece[..piece.len().min(space)]);
         if end.is_some() || skipped > 0 || self.line.len() == MAX_LINE_BYTES {
             self.has_line = true;
-            out.requests
+            report
+                .requests
                 .extend(parse_request(&self.line, &self.page_keys));
         }
     }
 
-    pub(crate) fn handle_server_bytes(&mut self, bytes: &[u8], out: &mut DecoderReport) {
+    pub(crate) fn handle_server_bytes(&mut self, bytes: &[u8], report: &mut DecoderReport) {
         let space = STATUS_BYTES - self.answer.len();
         self.answer
             .extend_from_slice(&bytes[..bytes.len().min(space)]);
-        out.failed |= self.answer.len() == STATUS_BYTES && self.answer.ends_with(b" 5");
+        report.failed |= self.answer.len() == STATUS_BYTES && self.answer.ends_with(b" 5");
     }
 }
 

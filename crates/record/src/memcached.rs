@@ -123,7 +123,7 @@ impl Memcached {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let mut rest = bytes;
         match self {
@@ -134,11 +134,11 @@ impl Memcached {
                 ..
             } => {
                 while !rest.is_empty() && !*is_lost {
-                    consume_command(&mut rest, line, body_left, salt, out)?;
+                    consume_command(&mut rest, line, body_left, salt, report)?;
                 }
                 skip_body(body_left, skipped, is_lost);
-                out.expects_answer |= *is_lost;
-                out.is_between_messages = line.is_empty() && *body_left == 0 && !*is_lost;
+                report.expects_answer |= *is_lost;
+                report.is_between_messages = line.is_empty() && *body_left == 0 && !*is_lost;
             }
             Self::Binary { to_server, .. } => {
                 let mut skipped = skipped;
@@ -148,15 +148,15 @@ impl Memcached {
                         .copied()
                         .unwrap_or("other");
                     let keys = Some(salt.hash(message.first_bytes));
-                    out.requests.push(Request {
+                    report.requests.push(Request {
                         keys,
                         digest: Some(name.to_owned()),
                         is_answered: !QUIET_OPCODES.contains(&message.kind),
                         ..Request::new(name)
                     });
                 }
-                out.expects_answer |= to_server.is_lost();
-                out.is_between_messages = to_server.is_between_messages();
+                report.expects_answer |= to_server.is_lost();
+                report.is_between_messages = to_server.is_between_messages();
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ impl Memcached {
         &mut self,
         bytes: &[u8],
         skipped: usize,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) {
         let mut rest = bytes;
         match self {
@@ -177,7 +177,7 @@ impl Memcached {
                 ..
             } => {
                 while !rest.is_empty() && !*is_lost {
-                    consume_answer(&mut rest, answer_line, answer_body_left, out);
+                    consume_answer(&mut rest, answer_line, answer_body_left, report);
                 }
                 skip_body(answer_body_left, skipped, is_lost);
             }
@@ -186,7 +186,7 @@ impl Memcached {
                 while to_client.next(&mut rest, &mut skipped).is_some() {
                     let header = to_client.last_header();
                     // Status 1 (no such key) is not a failure.
-                    out.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
+                    report.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
                 }
             }
         }
@@ -216,7 +216,7 @@ fn consume_command(
     partial_line: &mut Vec<u8>,
     body_left: &mut usize,
     salt: &Salt,
-    out: &mut DecoderReport,
+    report: &mut DecoderReport,
 ) -> Result<(), UnreadableReason> {
     if consume_body(rest, body_left) {
         return Ok(());
@@ -253,7 +253,7 @@ fn consume_command(
     } else {
         Request::new(name)
     };
-    out.requests.push(Request {
+    report.requests.push(Request {
         keys: Some(keys.finish()),
         digest: Some(name.to_owned()),
         ..request
@@ -277,7 +277,7 @@ fn consume_answer(
     rest: &mut &[u8],
     partial_line: &mut Vec<u8>,
     body_left: &mut usize,
-    out: &mut DecoderReport,
+    report: &mut DecoderReport,
 ) {
     if consume_body(rest, body_left) {
         return;
@@ -288,7 +288,7 @@ fn consume_answer(
     };
     let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     match words.first() {
-        Some(&(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR")) => out.failed = true,
+        Some(&(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR")) => report.failed = true,
         Some(&b"VALUE") => *body_left = value_bytes(words.get(3)),
         Some(&b"VA") => *body_left = value_bytes(words.get(1)),
         _ => {}

@@ -148,25 +148,25 @@ impl Mysql {
         mut bytes: &[u8],
         mut skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        // The framer is moved out of `self` because a message borrows it.
+        // Move the framer out of `self`, because its messages borrow it.
         let mut framer =
             std::mem::replace(&mut self.to_server, Framer::new(HeaderLayout::Mysql, 0));
         let was_lost = framer.is_lost();
         let mut outcome = Ok(());
         while let Some(message) = framer.next(&mut bytes, &mut skipped) {
-            outcome = self.handle_request(&message, salt, out);
+            outcome = self.handle_request(&message, salt, report);
             if outcome.is_err() {
                 break;
             }
         }
         // Packets of a local file have sequence numbers above 0.
         if framer.is_lost() && !was_lost && framer.last_header()[3] == 0 {
-            out.unknown.push(REQUESTS_MISSED);
+            report.unknown.push(REQUESTS_MISSED);
         }
-        out.expects_answer |= framer.is_lost();
-        out.is_between_messages = framer.is_between_messages();
+        report.expects_answer |= framer.is_lost();
+        report.is_between_messages = framer.is_between_messages();
         self.to_server = framer;
         outcome
     }
@@ -175,37 +175,39 @@ impl Mysql {
         &mut self,
         message: &Message,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         match self.state {
-            State::Greeting | State::Login => return self.handle_login(message, out),
+            State::Greeting | State::Login => return self.handle_login(message, report),
             State::Authentication => {
-                out.requests
+                report
+                    .requests
                     .push(Request::new("login").with_phase(Phase::Connect));
                 return Ok(());
             }
             State::Commands => {}
         }
-        let continues = std::mem::replace(&mut self.is_continued, message.length == MAX_PAYLOAD);
+        let is_continuation =
+            std::mem::replace(&mut self.is_continued, message.length == MAX_PAYLOAD);
         // A sequence number other than 0 marks the file of LOAD DATA LOCAL.
-        if continues || message.kind != 0 {
-            out.expects_answer = true;
-            out.name = Some("local file");
+        if is_continuation || message.kind != 0 {
+            report.expects_answer = true;
+            report.name = Some("local file");
             return Ok(());
         }
         let Some((&code, body)) = message.first_bytes.split_first() else {
             return Ok(());
         };
         if !message.is_complete() {
-            out.unknown.push("statement longer than kept");
+            report.unknown.push("statement longer than kept");
         }
-        self.handle_command(code, body, message.is_complete(), salt, out)
+        self.handle_command(code, body, message.is_complete(), salt, report)
     }
 
     fn handle_login(
         &mut self,
         message: &Message,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let read_u32 = |offset: usize| {
             let bytes = message.first_bytes.get(offset..).and_then(parse_u32);
@@ -216,7 +218,8 @@ impl Mysql {
             return Err(crate::NOT_UNDERSTOOD);
         }
         self.capabilities |= read_u32(28) << 32;
-        out.requests
+        report
+            .requests
             .push(Request::new("login").with_phase(Phase::Connect));
         if message.length == 32 && self.capabilities & SSL != 0 {
             return Err(ENCRYPTED);
@@ -232,7 +235,7 @@ impl Mysql {
         body: &[u8],
         is_complete: bool,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let request = match code {
             code::QUIT => Request::unanswered("quit").with_phase(Phase::Close),
@@ -248,17 +251,17 @@ impl Mysql {
                 Request::new("change_user").with_phase(Phase::Connect)
             }
             code::BINLOG_DUMP | code::BINLOG_DUMP_GTID => {
-                out.requests.push(Request::new("binlog_dump"));
+                report.requests.push(Request::new("binlog_dump"));
                 return Err(REPLICATION_STREAM);
             }
-            code::QUERY => self.handle_query(body, is_complete, salt, out),
+            code::QUERY => self.handle_query(body, is_complete, salt, report),
             code::PREPARE => self.handle_prepare(body, is_complete, salt),
             code::EXECUTE | code::BULK_EXECUTE => {
-                self.handle_execute(code, body, is_complete, salt, out)
+                self.handle_execute(code, body, is_complete, salt, report)
             }
             _ => self.handle_simple_command(code),
         };
-        out.requests.push(request);
+        report.requests.push(request);
         Ok(())
     }
 
@@ -304,7 +307,7 @@ impl Mysql {
         body: &[u8],
         is_complete: bool,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Request {
         self.expect_answer(Pending::Result);
         let sql = if self.capabilities & QUERY_ATTRIBUTES == 0 {
@@ -313,7 +316,7 @@ impl Mysql {
             parameters::strip_attributes(body)
         };
         let Some(sql) = sql else {
-            out.unknown.push("query with attributes");
+            report.unknown.push("query with attributes");
             return Request::new("query");
         };
         let mut request = Request::from_statement(digest(sql, self.dialect(), salt));
@@ -338,7 +341,7 @@ impl Mysql {
         body: &[u8],
         is_complete: bool,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Request {
         self.expect_answer(Pending::Result);
         let id = parse_u32(body).unwrap_or(0);
@@ -357,7 +360,9 @@ impl Mysql {
             statement.and_then(|statement| statement.digest.clone())
         };
         if digest.is_none() {
-            out.unknown.push("statement prepared before the recording");
+            report
+                .unknown
+                .push("statement prepared before the recording");
         }
         Request {
             digest,
@@ -375,7 +380,7 @@ impl Mysql {
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let mut framer =
             std::mem::replace(&mut self.to_client, Framer::new(HeaderLayout::Mysql, 0));
@@ -391,11 +396,11 @@ impl Mysql {
                 break;
             };
             if is_push && message.first_bytes.first() == Some(&ERR) {
-                out.pushes += 1;
-                out.pushed_bytes += self.message_bytes;
+                report.pushes += 1;
+                report.pushed_bytes += self.message_bytes;
                 continue;
             }
-            outcome = self.handle_answer(&message, out);
+            outcome = self.handle_answer(&message, report);
             if outcome.is_err() {
                 break;
             }
@@ -406,10 +411,10 @@ impl Mysql {
             }
         }
         if framer.is_push && !framer.is_lost() && !framer.is_between_messages() {
-            out.undecided_bytes = self.message_bytes;
+            report.undecided_bytes = self.message_bytes;
         }
         if framer.is_lost() {
-            out.rows = Rows::Missed;
+            report.rows = Rows::Missed;
         }
         self.to_client = framer;
         outcome
@@ -418,10 +423,10 @@ impl Mysql {
     fn handle_answer(
         &mut self,
         message: &Message,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let payload = message.first_bytes;
-        let first = payload.first().copied().unwrap_or(0);
+        let first_byte = payload.first().copied().unwrap_or(0);
         match self.state {
             State::Greeting => {
                 self.server_capabilities = Greeting::parse(payload).map_or(0, |greeting| {
@@ -429,12 +434,12 @@ impl Mysql {
                     u64::from(greeting.capabilities) | (extended << 32)
                 });
                 self.state = State::Login;
-                out.failed |= first == ERR;
+                report.failed |= first_byte == ERR;
                 return Ok(());
             }
             State::Login | State::Authentication => {
-                out.failed |= first == ERR;
-                if first == OK {
+                report.failed |= first_byte == ERR;
+                if first_byte == OK {
                     self.state = State::Commands;
                     self.set_status(ok_status(payload));
                     if self.capabilities & (COMPRESS | ZSTD) != 0 {
@@ -445,11 +450,11 @@ impl Mysql {
             }
             State::Commands => {}
         }
-        self.handle_result(first, message, out);
+        self.handle_result(first_byte, message, report);
         Ok(())
     }
 
-    fn handle_result(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
+    fn handle_result(&mut self, first_byte: u8, message: &Message, report: &mut DecoderReport) {
         if message.first_bytes.starts_with(&PROGRESS) {
             return;
         }
@@ -457,12 +462,12 @@ impl Mysql {
             // The first byte, which distinguishes a row from the end, was not seen.
             return self.to_client.mark_lost();
         }
-        if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
-            out.failed = true;
+        if first_byte == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
+            report.failed = true;
             return self.finish_pending();
         }
         match self.expect {
-            Expect::First => self.handle_first_packet(first, message, out),
+            Expect::First => self.handle_first_packet(first_byte, message, report),
             Expect::Definitions { count, has_rows } if count > 1 => {
                 self.expect = Expect::Definitions {
                     count: count - 1,
@@ -483,22 +488,29 @@ impl Mysql {
                     self.end_definitions(has_rows);
                 }
             }
-            Expect::Rows => self.handle_row(first, message, out),
+            Expect::Rows => self.handle_row(first_byte, message, report),
         }
     }
 
-    fn handle_first_packet(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
+    fn handle_first_packet(
+        &mut self,
+        first_byte: u8,
+        message: &Message,
+        report: &mut DecoderReport,
+    ) {
         let payload = message.first_bytes;
-        match (self.pending.front(), first) {
+        match (self.pending.front(), first_byte) {
             (Some(Pending::Prepare(_)), OK) => self.handle_prepared(payload),
             (Some(Pending::Line), _) => self.finish_pending(),
-            (Some(Pending::Fields), _) if !is_eof(message.length, first) => {}
+            (Some(Pending::Fields), _) if !is_eof(message.length, first_byte) => {}
             (_, OK) => self.end_result(ok_status(payload)),
-            (_, EOF) if is_eof(message.length, first) => self.end_result(eof_status(payload).ok()),
-            // The client's file is next.
+            (_, EOF) if is_eof(message.length, first_byte) => {
+                self.end_result(eof_status(payload).ok())
+            }
+            // The client sends the file next.
             (_, LOCAL_INFILE) => {}
             _ => {
-                out.rows.add(0);
+                report.rows.add(0);
                 let caches_metadata = self.capabilities & CACHE_METADATA != 0;
                 let Ok(result) = ResultHeader::parse(payload, caches_metadata) else {
                     return self.to_client.mark_lost();
@@ -551,7 +563,7 @@ impl Mysql {
         };
     }
 
-    /// Go on after a list of definitions and its EOF.
+    /// Continue after a list of definitions and its EOF.
     fn end_definitions(&mut self, has_rows: bool) {
         if has_rows {
             self.expect = Expect::Rows;
@@ -566,14 +578,14 @@ impl Mysql {
         self.capabilities & DEPRECATE_EOF != 0
     }
 
-    fn handle_row(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
+    fn handle_row(&mut self, first_byte: u8, message: &Message, report: &mut DecoderReport) {
         let is_end = if self.deprecates_eof() {
-            first == EOF && message.length < MAX_PAYLOAD
+            first_byte == EOF && message.length < MAX_PAYLOAD
         } else {
-            is_eof(message.length, first)
+            is_eof(message.length, first_byte)
         };
         if !is_end {
-            out.rows.add(1);
+            report.rows.add(1);
         } else if self.deprecates_eof() {
             self.end_result(ok_status(message.first_bytes));
         } else {

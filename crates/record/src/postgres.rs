@@ -32,7 +32,7 @@ pub(crate) struct Postgres {
     to_server: Framer,
     to_client: Framer,
     /// The server's one-byte answer to a request for encryption is due.
-    encryption_byte_due: bool,
+    is_encryption_byte_due: bool,
     phase: Phase,
     has_backslash_escapes: bool,
     /// The server reported an error in this round trip.
@@ -40,9 +40,9 @@ pub(crate) struct Postgres {
     statements: HashMap<Vec<u8>, KnownStatement>,
     portals: HashMap<Vec<u8>, KnownStatement>,
     /// Number of requests whose `ReadyForQuery` is still due.
-    ready_due: u32,
+    ready_messages_due: u32,
     /// Number of messages since the last Sync.
-    unsynced: u32,
+    unsynced_messages: u32,
 }
 
 impl Postgres {
@@ -50,14 +50,14 @@ impl Postgres {
         Self {
             to_server: Framer::new(HeaderLayout::PostgresStartup, MAX_REQUEST_KEPT),
             to_client: Framer::new(HeaderLayout::Postgres, MAX_ANSWER_KEPT),
-            encryption_byte_due: false,
+            is_encryption_byte_due: false,
             phase: Phase::Connect,
             has_backslash_escapes: false,
             has_failed: false,
             statements: HashMap::new(),
             portals: HashMap::new(),
-            ready_due: 0,
-            unsynced: 0,
+            ready_messages_due: 0,
+            unsynced_messages: 0,
         }
     }
 
@@ -68,8 +68,8 @@ impl Postgres {
     /// Whether no answer is due: a message that the server sends now is unrequested.
     fn is_idle(&self) -> bool {
         self.phase == Phase::Operation
-            && self.ready_due == 0
-            && self.unsynced == 0
+            && self.ready_messages_due == 0
+            && self.unsynced_messages == 0
             && !self.to_server.is_lost()
     }
 
@@ -79,8 +79,8 @@ impl Postgres {
             return Err(NOT_UNDERSTOOD);
         }
         if self.to_client.is_lost() || self.to_server.is_lost() {
-            self.ready_due = 0;
-            self.unsynced = 0;
+            self.ready_messages_due = 0;
+            self.unsynced_messages = 0;
         }
         self.has_failed = false;
         self.to_server.resynchronise();
@@ -93,7 +93,7 @@ impl Postgres {
         mut bytes: &[u8],
         mut skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let mut framer =
             std::mem::replace(&mut self.to_server, Framer::new(HeaderLayout::Postgres, 0));
@@ -105,9 +105,9 @@ impl Postgres {
                 break;
             };
             let next_layout = if layout == HeaderLayout::PostgresStartup {
-                self.handle_startup(&message, out)
+                self.handle_startup(&message, report)
             } else {
-                self.handle_message(&message, salt, out)
+                self.handle_message(&message, salt, report)
                     .map(|()| HeaderLayout::Postgres)
             };
             match next_layout {
@@ -120,10 +120,10 @@ impl Postgres {
         }
         // The data of a COPY contains no request.
         if framer.is_lost() && !was_lost && framer.last_header()[0] != b'd' {
-            out.unknown.push(REQUESTS_MISSED);
+            report.unknown.push(REQUESTS_MISSED);
         }
-        out.expects_answer |= framer.is_lost();
-        out.is_between_messages = framer.is_between_messages();
+        report.expects_answer |= framer.is_lost();
+        report.is_between_messages = framer.is_between_messages();
         self.to_server = framer;
         outcome
     }
@@ -131,7 +131,7 @@ impl Postgres {
     fn handle_startup(
         &mut self,
         message: &Message,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<HeaderLayout, UnreadableReason> {
         let code = message
             .first_bytes
@@ -143,8 +143,9 @@ impl Postgres {
             _ if code >> 16 == VERSION_3 => ("login", HeaderLayout::Postgres),
             _ => return Err(NOT_UNDERSTOOD),
         };
-        self.encryption_byte_due = matches!(code, SSL_REQUEST | GSS_REQUEST);
-        out.requests
+        self.is_encryption_byte_due = matches!(code, SSL_REQUEST | GSS_REQUEST);
+        report
+            .requests
             .push(Request::new(name).with_phase(Phase::Connect));
         Ok(next_layout)
     }
@@ -153,11 +154,11 @@ impl Postgres {
         &mut self,
         message: &Message,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let (body, is_complete) = (message.first_bytes, message.is_complete());
         if matches!(message.kind, b'Q' | b'P' | b'B') && !is_complete {
-            out.unknown.push("statement longer than kept");
+            report.unknown.push("statement longer than kept");
         }
         self.count_due(message.kind);
         let request = match message.kind {
@@ -169,7 +170,7 @@ impl Postgres {
                 }
             }
             b'P' => self.handle_parse(body, is_complete, salt),
-            b'E' => self.handle_execute(split_text(body).0, out),
+            b'E' => self.handle_execute(split_text(body).0, report),
             b'C' => self.handle_close(body),
             b'D' => Request::auxiliary("describe"),
             b'F' => Request::new("function"),
@@ -179,8 +180,8 @@ impl Postgres {
                 if message.kind == b'B' {
                     self.handle_bind(body, is_complete, salt);
                 }
-                out.expects_answer = true;
-                out.name = out.name.or(match message.kind {
+                report.expects_answer = true;
+                report.name = report.name.or(match message.kind {
                     b'S' => Some("sync"),
                     b'H' => Some("flush"),
                     b'd' | b'c' | b'f' => Some("copy data"),
@@ -190,19 +191,21 @@ impl Postgres {
             }
             _ => return Err(NOT_UNDERSTOOD),
         };
-        out.requests.push(request);
+        report.requests.push(request);
         Ok(())
     }
 
     /// Count a message that `ReadyForQuery` will answer, immediately or after a Sync.
     fn count_due(&mut self, kind: u8) {
         match kind {
-            b'Q' | b'F' => self.ready_due = self.ready_due.saturating_add(1),
+            b'Q' | b'F' => self.ready_messages_due = self.ready_messages_due.saturating_add(1),
             b'S' => {
-                self.ready_due = self.ready_due.saturating_add(1);
-                self.unsynced = 0;
+                self.ready_messages_due = self.ready_messages_due.saturating_add(1);
+                self.unsynced_messages = 0;
             }
-            b'P' | b'B' | b'E' | b'C' | b'D' => self.unsynced = self.unsynced.saturating_add(1),
+            b'P' | b'B' | b'E' | b'C' | b'D' => {
+                self.unsynced_messages = self.unsynced_messages.saturating_add(1)
+            }
             _ => {}
         }
     }
@@ -265,7 +268,7 @@ impl Postgres {
         }
     }
 
-    fn handle_execute(&mut self, portal: &[u8], out: &mut DecoderReport) -> Request {
+    fn handle_execute(&mut self, portal: &[u8], report: &mut DecoderReport) -> Request {
         if let Some(statement) = self.portals.get(portal) {
             return Request {
                 digest: Some(statement.text.clone()),
@@ -273,7 +276,9 @@ impl Postgres {
                 ..Request::new(statement.command)
             };
         }
-        out.unknown.push("statement prepared before the recording");
+        report
+            .unknown
+            .push("statement prepared before the recording");
         Request::new("execute")
     }
 
@@ -281,11 +286,11 @@ impl Postgres {
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let encryption_answer = bytes.split_first().filter(|_| self.encryption_byte_due);
+        let encryption_answer = bytes.split_first().filter(|_| self.is_encryption_byte_due);
         if let Some((&byte, rest)) = encryption_answer {
-            self.encryption_byte_due = false;
+            self.is_encryption_byte_due = false;
             match byte {
                 b'S' | b'G' => return Err(ENCRYPTED),
                 b'N' => bytes = rest,
@@ -303,22 +308,22 @@ impl Postgres {
             let (old_length, is_push) = (bytes.len() + skipped, framer.is_push);
             let message = framer.next(&mut bytes, &mut skipped);
             let consumed_bytes = (old_length - bytes.len() - skipped) as u64;
-            out.pushed_bytes += if is_push { consumed_bytes } else { 0 };
+            report.pushed_bytes += if is_push { consumed_bytes } else { 0 };
             let Some(message) = message else {
                 break;
             };
             if is_push {
-                out.pushes += 1;
+                report.pushes += 1;
                 self.handle_setting(&message);
                 continue;
             }
-            outcome = self.handle_answer(&message, out);
+            outcome = self.handle_answer(&message, report);
             if outcome.is_err() {
                 break;
             }
         }
         if framer.is_lost() {
-            out.rows = Rows::Missed;
+            report.rows = Rows::Missed;
         }
         self.to_client = framer;
         outcome
@@ -327,18 +332,18 @@ impl Postgres {
     fn handle_answer(
         &mut self,
         message: &Message,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         match message.kind {
             b'E' => {
-                out.failed = true;
+                report.failed = true;
                 self.has_failed = true;
             }
-            b'D' => out.rows.add(1),
-            b'T' | b'C' | b's' | b'I' => out.rows.add(0),
+            b'D' => report.rows.add(1),
+            b'T' | b'C' | b's' | b'I' => report.rows.add(0),
             b'Z' => {
-                self.ready_due = self
-                    .ready_due
+                self.ready_messages_due = self
+                    .ready_messages_due
                     .saturating_sub(u32::from(self.phase == Phase::Operation));
                 self.phase = Phase::Operation;
             }

@@ -212,12 +212,12 @@ impl Redis {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.commands.is_lost {
             if let Some(command) = self.commands.next(&mut rest, salt)? {
-                self.handle_request(&command, out)?;
+                self.handle_request(&command, report)?;
             }
         }
         if skipped > 0 && !self.commands.is_lost {
@@ -231,19 +231,19 @@ impl Redis {
                 }
                 _ => {
                     self.commands.is_lost = true;
-                    out.unknown.push(REQUESTS_MISSED);
+                    report.unknown.push(REQUESTS_MISSED);
                 }
             }
         }
-        out.expects_answer |= self.commands.is_lost;
-        out.is_between_messages = self.commands.is_between_messages();
+        report.expects_answer |= self.commands.is_lost;
+        report.is_between_messages = self.commands.is_between_messages();
         Ok(())
     }
 
     fn handle_request(
         &mut self,
         command: &Command,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let name = command.name;
         self.is_logged_in |= !LOGIN_COMMANDS.contains(&name);
@@ -261,7 +261,7 @@ impl Redis {
                 are_confirmations,
             });
         }
-        out.requests.push(Request {
+        report.requests.push(Request {
             digest: Some(name.to_ascii_uppercase()),
             keys: Some(command.keys),
             phase: self.phase(),
@@ -309,7 +309,7 @@ impl Redis {
         &mut self,
         bytes: &[u8],
         skipped: usize,
-        out: &mut DecoderReport,
+        report: &mut DecoderReport,
     ) {
         let mut rest = bytes;
         while !rest.is_empty() && !self.replies.is_lost {
@@ -326,13 +326,13 @@ impl Redis {
                 Ok(Some(kind)) => {
                     self.replies.value_start.has_word = true;
                     self.decide_push(first_byte);
-                    self.handle_value(kind, out);
+                    self.handle_value(kind, report);
                 }
                 Err(_) => self.replies.is_lost = true,
             }
             if let Some(is_push) = self.replies.is_push {
                 let bytes = std::mem::take(&mut self.replies.undecided_bytes);
-                out.pushed_bytes += if is_push { bytes } else { 0 };
+                report.pushed_bytes += if is_push { bytes } else { 0 };
             }
             if matches!(outcome, Ok(Some(_))) {
                 self.replies.value_start = ValueStart::default();
@@ -342,11 +342,11 @@ impl Redis {
         if skipped > 0 && !self.replies.is_lost {
             self.replies.is_lost = !self.replies.scanner.skip(skipped);
             if self.replies.is_push == Some(true) && !self.replies.is_lost {
-                out.pushed_bytes += skipped as u64;
+                report.pushed_bytes += skipped as u64;
             }
         }
         if !self.replies.is_lost {
-            out.undecided_bytes = self.replies.undecided_bytes;
+            report.undecided_bytes = self.replies.undecided_bytes;
         }
     }
 
@@ -376,7 +376,7 @@ impl Redis {
     }
 
     /// Process a complete value.
-    fn handle_value(&mut self, kind: Kind, out: &mut DecoderReport) {
+    fn handle_value(&mut self, kind: Kind, report: &mut DecoderReport) {
         let value_start = &self.replies.value_start;
         let is_confirmation = matches!(kind, Kind::Push | Kind::Array)
             && value_start.is_one_of(&SUBSCRIPTION_COMMANDS);
@@ -386,16 +386,16 @@ impl Redis {
         }
         if self.replies.is_push == Some(true) {
             // UNSUBSCRIBE without channels is confirmed once for each channel that was subscribed.
-            out.pushes += u64::from(!is_confirmation);
+            report.pushes += u64::from(!is_confirmation);
             return;
         }
         if kind == Kind::Simple && value_start.word.eq_ignore_ascii_case(b"RESET") {
             (self.subscriptions, self.is_monitoring) = ([0; 2], false);
         }
-        let failed = matches!(kind, Kind::Error | Kind::BulkError);
-        out.failed |= failed;
+        let is_error = matches!(kind, Kind::Error | Kind::BulkError);
+        report.failed |= is_error;
         if let Some(values) = self.expected.front_mut() {
-            values.count -= if values.are_confirmations && failed {
+            values.count -= if values.are_confirmations && is_error {
                 values.count
             } else {
                 1
@@ -413,7 +413,7 @@ impl Commands {
         self.words_left == 0 && is_at_line_start && !self.is_lost
     }
 
-    /// Consume a line or a part of an argument; returns the command that it completes, if any.
+    /// Consume a line or a part of an argument; returns a command if that completes it.
     fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<Command>, UnreadableReason> {
         match &mut self.read_state {
             ReadState::Line(line) => {
@@ -444,9 +444,9 @@ impl Commands {
         }
     }
 
-    /// Add a piece of a word: of the name, which is kept, or of a value, which is kept only for CLIENT.
+    /// Add a piece of a word. The command's name is kept; of other words only a hash, except for CLIENT, whose words are kept.
     fn add_piece(&mut self, piece: &[u8]) {
-        if self.word_count == 0 || self.is_client() {
+        if self.word_count == 0 || self.is_client_command() {
             let space = MAX_WORD_BYTES
                 .saturating_sub(self.name.len())
                 .min(piece.len());
@@ -457,7 +457,7 @@ impl Commands {
         }
     }
 
-    fn is_client(&self) -> bool {
+    fn is_client_command(&self) -> bool {
         self.name
             .get(..6)
             .is_some_and(|name| name.eq_ignore_ascii_case(b"client"))
@@ -482,7 +482,7 @@ impl Commands {
                 .strip_prefix(b"$")
                 .and_then(parse_number)
                 .ok_or(NOT_UNDERSTOOD)?;
-            if self.word_count > 0 && self.is_client() {
+            if self.word_count > 0 && self.is_client_command() {
                 self.name.push(b' ');
             }
             self.read_state = ReadState::Body {
@@ -503,7 +503,7 @@ impl Commands {
             if word.is_empty() {
                 continue;
             }
-            if self.word_count > 0 && self.is_client() {
+            if self.word_count > 0 && self.is_client_command() {
                 self.name.push(b' ');
             }
             self.add_piece(word);

@@ -154,7 +154,7 @@ impl Segments {
             self.disordered += 1;
         }
         self.last_ns = packet.at_ns;
-        let classified = layers::find_segment(packet).and_then(|segment| {
+        let outcome = layers::find_segment(packet).and_then(|segment| {
             let (source, destination) = (segment.source, segment.destination);
             if self.is_server(destination) {
                 Ok((segment, (source, destination), true))
@@ -164,7 +164,7 @@ impl Segments {
                 Err(layers::OTHER_ENDPOINT.into())
             }
         });
-        match classified {
+        match outcome {
             Ok((segment, key, to_server)) => self.handle_segment(&segment, key, to_server, out),
             Err(reason) => *self.skipped.entry(reason).or_default() += 1,
         }
@@ -198,8 +198,8 @@ impl Segments {
         if !to_server {
             flow.syn_ns = None;
         }
-        let (missing, is_end_unknown) = flow.handle_segment(segment, to_server, out);
-        self.missing += missing;
+        let (missing_bytes, is_end_unknown) = flow.handle_segment(segment, to_server, out);
+        self.missing += missing_bytes;
         self.unknown_ends += u64::from(is_end_unknown);
         if segment.flags & RST != 0 || flow.halves.iter().all(|half| half.has_ended) {
             flow.is_closed = true;
@@ -253,17 +253,17 @@ impl Segments {
         }
     }
 
-    /// Close the known connection if a SYN with another initial sequence number reuses its addresses. A SYN with the same number is a
-    /// repetition.
+    /// Close a known connection if a SYN with another initial sequence number reuses its addresses. A SYN with the same number is a
+    /// retransmission.
     fn close_if_reused(&mut self, segment: &Segment, key: FlowKey, out: &mut Vec<Event>) {
         let is_same_syn =
             |flow: &mut Flow| flow.halves[0].initial_sequence == Some(segment.sequence);
         if self.flows.get_mut(&key).is_none_or(is_same_syn) {
             return;
         }
-        if let Some(old) = self.flows.remove(&key).filter(|old| !old.is_closed) {
+        if let Some(old_flow) = self.flows.remove(&key).filter(|flow| !flow.is_closed) {
             out.push(Event::Closed {
-                id: old.id,
+                id: old_flow.id,
                 at_ns: segment.at_ns,
             });
         }
@@ -327,7 +327,7 @@ impl Flow {
         to_server: bool,
         events: &mut Vec<Event>,
     ) -> (u64, bool) {
-        let (mut missing, mut is_end_unknown) = (0, false);
+        let (mut missing_bytes, mut is_end_unknown) = (0, false);
         let previous_ns = std::mem::replace(&mut self.last_ns, segment.at_ns);
         let mut sink = ByteSink {
             id: self.id,
@@ -335,8 +335,8 @@ impl Flow {
             events,
         };
         if segment.flags & ACK != 0 {
-            // Bytes that the peer has acknowledged and that were not captured will not be sent again. Their time is unknown: if the next
-            // request acknowledges them, they may have come long before it.
+            // The opposite direction will not send acknowledged bytes again, so those that were not captured stay missing. Their time is
+            // unknown: if the next request acknowledges them, they may have come long before it.
             let is_prompt = segment.payload.is_empty()
                 && segment.at_ns.saturating_sub(previous_ns) <= MAX_ACK_DELAY_NS;
             let at_ns = if is_prompt {
@@ -346,14 +346,14 @@ impl Flow {
             };
             let opposite = &mut self.halves[usize::from(to_server)];
             let is_last = opposite.waiting.is_empty();
-            missing += opposite.skip_acknowledged(segment, at_ns, &mut sink);
-            is_end_unknown = missing > 0 && is_last && to_server && !is_prompt;
+            missing_bytes += opposite.skip_acknowledged(segment, at_ns, &mut sink);
+            is_end_unknown = missing_bytes > 0 && is_last && to_server && !is_prompt;
         }
         sink.direction = direction(to_server);
         let half = &mut self.halves[usize::from(!to_server)];
         if segment.flags & SYN != 0 {
             half.begin(segment.sequence);
-            return (missing, is_end_unknown);
+            return (missing_bytes, is_end_unknown);
         }
         let next_sequence = *half.next_sequence.get_or_insert(segment.sequence);
         let distance = segment.sequence.wrapping_sub(next_sequence) as i32;
@@ -363,13 +363,13 @@ impl Flow {
             half.end_position = half.end_position.or(u64::try_from(end).ok());
         }
         if length > 0 {
-            missing += half.handle_data(segment, distance, &mut sink);
+            missing_bytes += half.handle_data(segment, distance, &mut sink);
         }
         if half.end_position == Some(half.position) && !half.has_ended {
             half.has_ended = true;
             half.advance(1);
         }
-        (missing, is_end_unknown)
+        (missing_bytes, is_end_unknown)
     }
 }
 
@@ -441,9 +441,9 @@ impl HalfConnection {
                 .insert(position, (at_ns, payload.to_vec(), cut_bytes));
             return 0;
         }
-        let missing = self.skip_until(position, at_ns, sink);
+        let missing_bytes = self.skip_until(position, at_ns, sink);
         self.emit_bytes(at_ns, payload, cut_bytes, 0, sink);
-        missing
+        missing_bytes
     }
 
     /// Emit the bytes of a segment except the first `known_bytes`, which were emitted before.
@@ -465,7 +465,8 @@ impl HalfConnection {
         sink.emit(at_ns, bytes, skipped);
     }
 
-    /// Emit waiting bytes that are next. The receiver could not read them before `filled_ns`, when the bytes missing before them came.
+    /// Emit the waiting bytes that are next in the stream. The receiver could not read them before `filled_ns`, when the gap before them
+    /// was filled.
     fn emit_waiting(&mut self, filled_ns: u64, sink: &mut ByteSink<'_>) {
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.position {
@@ -478,8 +479,8 @@ impl HalfConnection {
         }
     }
 
-    /// Skip bytes that are acknowledged but missing. They have the time of the waiting bytes after them, else `at_ns`. Returns their
-    /// number.
+    /// Skip bytes that are acknowledged but were not captured. They get the time of the waiting bytes after them, else `at_ns`. Returns
+    /// their number.
     fn skip_acknowledged(&mut self, segment: &Segment, at_ns: u64, sink: &mut ByteSink<'_>) -> u64 {
         let Some(next_sequence) = self.next_sequence else {
             return 0;
@@ -494,7 +495,7 @@ impl HalfConnection {
 
     /// Skip the missing bytes before stream position `end`, which will not come. Returns their number.
     fn skip_until(&mut self, end: u64, at_ns: u64, sink: &mut ByteSink<'_>) -> u64 {
-        let mut missing = 0;
+        let mut missing_bytes = 0;
         while self.position < end {
             let next_waiting = self.waiting.first_key_value();
             let (gap_end, at_ns) = next_waiting
@@ -503,13 +504,13 @@ impl HalfConnection {
                 });
             let skipped = gap_end.saturating_sub(self.position);
             if skipped > 0 {
-                missing += skipped;
+                missing_bytes += skipped;
                 self.advance(skipped as usize);
                 sink.emit(at_ns, Vec::new(), skipped as usize);
             }
             // The bytes of the gap were not captured, but the receiver got them in time.
             self.emit_waiting(0, sink);
         }
-        missing
+        missing_bytes
     }
 }

@@ -57,7 +57,8 @@ pub(crate) struct Connections<S> {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     slots: Vec<Option<Connection<S>>>,
-    free: Vec<usize>,
+    /// Indices of the empty slots.
+    free_slots: Vec<usize>,
     /// Connections that could not be made to the server, and why the last one failed.
     pub(crate) refused: u64,
     pub(crate) refusal: Option<String>,
@@ -72,7 +73,7 @@ impl<S> Connections<S> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             wake,
             slots: Vec::new(),
-            free: Vec::new(),
+            free_slots: Vec::new(),
             refused: 0,
             refusal: None,
         };
@@ -91,7 +92,7 @@ impl<S> Connections<S> {
         )
     }
 
-    /// Whether another connection may be accepted; one that may not counts as refused.
+    /// Whether another connection may be accepted; if not, it counts as refused.
     pub(crate) fn admit(&mut self, max: usize) -> bool {
         let has_room = self.open_count() < max;
         if !has_room {
@@ -101,7 +102,7 @@ impl<S> Connections<S> {
     }
 
     pub(crate) fn open_count(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free_slots.len()
     }
 
     /// Wait for events, at most `timeout_ns`.
@@ -139,7 +140,7 @@ impl<S> Connections<S> {
 
     /// Add a connection; returns its index.
     pub(crate) fn add(&mut self, connection: Connection<S>) -> rustix::io::Result<usize> {
-        let index = self.free.pop().unwrap_or_else(|| {
+        let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
@@ -175,7 +176,7 @@ impl<S> Connections<S> {
         if let Some(error) = error.filter(|_| !matches!(connection.server, Upstream::Open(_))) {
             self.refuse(error.to_string());
         }
-        self.free.push(index);
+        self.free_slots.push(index);
     }
 
     /// Count a connection that cannot be made.

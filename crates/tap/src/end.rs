@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A socket and its readiness: what epoll reported stays true until a call shows otherwise.
+/// A socket and its readiness, as epoll reported it or as a later call has shown.
 #[derive(Debug)]
 pub(crate) struct SocketEnd {
     pub(crate) socket: OwnedFd,
@@ -27,7 +27,7 @@ impl SocketEnd {
         }
     }
 
-    /// An end of unknown readiness, taken to be ready: the first call shows whether it is.
+    /// A socket whose readiness is unknown: it counts as ready until the first call shows whether it is.
     pub(crate) const fn assume_ready(socket: OwnedFd) -> Self {
         Self {
             socket,

@@ -106,7 +106,7 @@ pub(crate) fn move_bytes(
     }
     if pipe.sender_ended && pipe.held_bytes == 0 && !pipe.receiver_shut {
         pipe.receiver_shut = true;
-        // This fails only if the receiver has gone.
+        // The shutdown fails only if the receiver has gone.
         let _ = net::shutdown(&receiver.socket, Shutdown::Write);
     }
     Ok((0, passed))

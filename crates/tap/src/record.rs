@@ -81,7 +81,7 @@ impl Note {
     }
 }
 
-/// How much was kept of a connection's current run of bytes in one direction; checksums of both directions.
+/// How many bytes were kept of a connection's current run in one direction, and the checksums of both directions.
 #[derive(Debug)]
 struct ByteRun {
     direction: Direction,
@@ -89,7 +89,7 @@ struct ByteRun {
     checksums: [Crc; 2],
 }
 
-/// The part of the recorder in the traffic's thread.
+/// The part of the recorder that runs in the traffic's thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     queue: SyncSender<Note>,
@@ -110,7 +110,7 @@ impl Recorder {
         thread::Builder::new()
             .name("writer".to_owned())
             .spawn(move || {
-                // Traffic comes first. If the kernel refuses, only timing suffers.
+                // The traffic has priority over the recording. If the kernel refuses this priority, only timing suffers.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
                 set_yielding(true);
                 Writer::new(writer_queued_bytes, page_by).run(&notes);
@@ -167,12 +167,12 @@ impl Recorder {
             run.direction = direction;
             run.kept = 0;
         }
-        let (max_kept, max_tail, sum) = match direction {
+        let (max_kept, max_tail, checksum_index) = match direction {
             Direction::ToServer => (MAX_REQUEST_KEPT, MAX_TAIL_KEPT, 0),
             Direction::ToClient => (MAX_ANSWER_KEPT, 0, 1),
         };
         let bytes = &self.buffer[..count];
-        run.checksums[sum].update(bytes);
+        run.checksums[checksum_index].update(bytes);
         let kept = count.min(max_kept - run.kept);
         run.kept += kept;
         let tail: Box<[u8]> = bytes[kept.max(count.saturating_sub(max_tail))..].into();
@@ -226,7 +226,7 @@ impl Recorder {
         }
     }
 
-    /// Write the queued notes, then the last event, completed from `ended`. False if the queue is full now: call again.
+    /// Tell the writer to write the queued notes and then the last event, completed from `ended`. False if the queue is full: call again.
     pub(crate) fn finish(&mut self, ended: &RecordEnded) -> bool {
         for run in std::mem::take(&mut self.runs).values() {
             self.add_checksums(run);
@@ -260,7 +260,7 @@ pub(crate) struct Writer {
     salt: Salt,
     connections: HashMap<u64, OpenConnection>,
     digests: HashMap<(&'static str, String), u64>,
-    next_round_trip: u64,
+    next_round_trip_id: u64,
     event: Recorded,
     commands: Counts,
     unknown: Counts,
@@ -274,7 +274,7 @@ impl Writer {
             salt: Salt::default(),
             connections: HashMap::new(),
             digests: HashMap::new(),
-            next_round_trip: 1,
+            next_round_trip_id: 1,
             event: Recorded::default(),
             commands: Counts::new(),
             unknown: Counts::new(),
@@ -283,7 +283,7 @@ impl Writer {
 
     /// Process notes until the last one, or until the reader of the events has gone.
     fn run(mut self, notes: &Receiver<Note>) {
-        let mut is_yielding = true; // as its thread was started
+        let mut is_yielding = true; // the thread was started like this
         let (mut queued_before, mut last_write) = (0, Instant::now());
         loop {
             let queued_bytes = self.queued_bytes.load(Relaxed);
@@ -380,12 +380,12 @@ impl Writer {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
-        let ended = connection
+        let round_trip = connection
             .conversation
             .feed(direction, at_ns, bytes, skipped, &self.salt);
         let protocol = connection.conversation.summary().protocol;
-        if let Some(ended) = ended {
-            self.add_round_trip(id, protocol, ended);
+        if let Some(round_trip) = round_trip {
+            self.add_round_trip(id, protocol, round_trip);
         }
         if self.event.round_trips.len() >= MAX_ROUND_TRIPS_PER_EVENT {
             return self.write();
@@ -427,8 +427,8 @@ impl Writer {
         protocol: &'static str,
         round_trip: RoundTrip,
     ) {
-        let id = self.next_round_trip;
-        self.next_round_trip += 1;
+        let id = self.next_round_trip_id;
+        self.next_round_trip_id += 1;
         let digest_id = round_trip
             .digest
             .and_then(|text| self.assign_digest_id(protocol, text));
@@ -451,7 +451,7 @@ impl Writer {
         });
     }
 
-    /// The ID of a digest, which is new if the digest is; None if there are too many digests.
+    /// The ID of a digest; a new digest gets a new ID. None if there are too many digests.
     fn assign_digest_id(&mut self, protocol: &'static str, text: String) -> Option<u64> {
         let digest = (protocol, text);
         if let Some(&id) = self.digests.get(&digest) {
@@ -485,15 +485,15 @@ impl Writer {
     /// Close all connections and write the last event.
     fn finish(&mut self, mut ended: RecordEnded) {
         (ended.commands, ended.unknown) = self.close_all();
-        // This fails only if the reader has gone.
+        // Writing fails only if the reader of the events has gone.
         let _ = self.write().and_then(|()| emit(&ended));
     }
 
-    /// Close all connections. Returns requests by command, and what is not known by reason.
+    /// Close all connections. Returns the requests by command, and the unknown parts of the traffic by reason.
     pub(crate) fn close_all(&mut self) -> (Counts, Counts) {
-        let mut open: Vec<u64> = self.connections.keys().copied().collect();
-        open.sort_unstable();
-        for id in open {
+        let mut open_ids: Vec<u64> = self.connections.keys().copied().collect();
+        open_ids.sort_unstable();
+        for id in open_ids {
             self.handle_closed(id, None);
         }
         (self.commands.clone(), self.unknown.clone())

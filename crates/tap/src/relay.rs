@@ -41,7 +41,7 @@ struct DelayState {
     to_server: Flow,
     to_client: Flow,
     last_direction: Option<Direction>,
-    /// The time of its valid entry in `Relay::due`; its entries with other times are stale. `u64::MAX` without an entry.
+    /// The time of the connection's valid entry in `Relay::due`; its other entries are stale. `u64::MAX` without an entry.
     armed_ns: u64,
 }
 
@@ -82,7 +82,7 @@ impl Relay {
         })
     }
 
-    /// Set the delay from now on. Returns the counts since the last call.
+    /// Set a new delay. Returns the counts since the last call.
     pub(crate) fn set_delay(&mut self, delay_ns: u64) -> TapCounts {
         self.delay_ns = delay_ns;
         let to_server = std::mem::take(&mut self.to_server);
@@ -142,11 +142,11 @@ impl Relay {
         if at_ns <= now + WAKE_LEAD_NS {
             return Ok(true);
         }
-        let time = Itimerspec {
+        let timer_spec = Itimerspec {
             it_interval: Timespec::default(),
             it_value: timespec(at_ns - WAKE_LEAD_NS),
         };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &timer_spec)?;
         Ok(false)
     }
 
@@ -162,7 +162,7 @@ impl Relay {
             let now = now_ns();
             let connection = Connection {
                 client: SocketEnd::new(socket),
-                // When the handshake would be complete at the server on the path: after 1.5 round trips.
+                // On a real path the server would see the handshake completed after 1.5 round trips.
                 server: Upstream::Due {
                     at_ns: now + self.delay_ns + self.delay_ns / 2,
                 },
@@ -186,12 +186,12 @@ impl Relay {
         let Some(mut connection) = self.connections.take(index) else {
             return;
         };
-        // Bytes that fall due during `advance` are served right after it; due bytes that are left wait until the receiver has room.
+        // Bytes that become due during `advance` are served right after it; bytes due before that wait until the receiver has room.
         let now = now_ns();
         match self.advance(&mut connection, index) {
             Ok(true) => {
                 let state = &mut connection.state;
-                let next = match connection.server {
+                let next_ns = match connection.server {
                     Upstream::Due { at_ns } => Some(at_ns),
                     Upstream::Connecting(_) => None,
                     Upstream::Open(_) => [&state.to_server, &state.to_client]
@@ -200,7 +200,8 @@ impl Relay {
                         .filter(|&at_ns| at_ns != u64::MAX)
                         .min(),
                 };
-                if let Some(at_ns) = next.filter(|&at_ns| at_ns > now && at_ns < state.armed_ns) {
+                if let Some(at_ns) = next_ns.filter(|&at_ns| at_ns > now && at_ns < state.armed_ns)
+                {
                     state.armed_ns = at_ns;
                     self.due.push(Reverse((at_ns, index)));
                 }
@@ -217,15 +218,15 @@ impl Relay {
         index: usize,
     ) -> Result<bool, ConnectError> {
         self.connections.connect(connection, index, |_| ())?;
-        let half_ns = self.delay_ns / 2;
+        let half_delay_ns = self.delay_ns / 2;
         loop {
-            let read = self.read_both(connection, half_ns)?;
+            let has_read = self.read_both(connection, half_delay_ns)?;
             let Upstream::Open(server) = &mut connection.server else {
                 return Ok(true);
             };
             let now = now_ns();
             let state = &mut connection.state;
-            let written = pass_due(&mut state.to_server, server, now, &mut self.to_server)?
+            let has_written = pass_due(&mut state.to_server, server, now, &mut self.to_server)?
                 | pass_due(
                     &mut state.to_client,
                     &mut connection.client,
@@ -235,7 +236,7 @@ impl Relay {
             if state.to_server.is_over() && state.to_client.is_over() {
                 return Ok(false);
             }
-            if !read && !written {
+            if !has_read && !has_written {
                 return Ok(true);
             }
         }
@@ -245,7 +246,7 @@ impl Relay {
     fn read_both(
         &mut self,
         connection: &mut Connection<DelayState>,
-        half_ns: u64,
+        half_delay_ns: u64,
     ) -> Result<bool, ConnectError> {
         let mut has_read = false;
         let state = &mut connection.state;
@@ -257,7 +258,7 @@ impl Relay {
             let start_ns = now.max(state.ready_ns);
             has_read = true;
             if count == 0 {
-                state.to_server.record_end(start_ns, half_ns);
+                state.to_server.record_end(start_ns, half_delay_ns);
                 break;
             }
             // Bytes sent during the connect also wait for the connect, so the time for which they are held is not that of a round trip.
@@ -266,7 +267,7 @@ impl Relay {
             state.last_direction = Some(Direction::ToServer);
             state
                 .to_server
-                .push(&self.buffer[..count], start_ns, half_ns, begins_run);
+                .push(&self.buffer[..count], start_ns, half_delay_ns, begins_run);
         }
         if let Upstream::Open(server) = &mut connection.server {
             while server.readable && state.to_client.has_room() {
@@ -276,14 +277,14 @@ impl Relay {
                 let now = now_ns();
                 has_read = true;
                 if count == 0 {
-                    state.to_client.record_end(now, half_ns);
+                    state.to_client.record_end(now, half_delay_ns);
                     break;
                 }
                 let begins_run = state.last_direction == Some(Direction::ToServer);
                 state.last_direction = Some(Direction::ToClient);
                 state
                     .to_client
-                    .push(&self.buffer[..count], now, half_ns, begins_run);
+                    .push(&self.buffer[..count], now, half_delay_ns, begins_run);
             }
         }
         Ok(has_read)
@@ -308,22 +309,22 @@ fn pass_due(
     if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
         return Ok(false);
     }
-    let mut receiver_gone = false;
-    let (passed, emptied) = flow.drain(now_ns, |bytes| match receiver.write(bytes) {
+    let mut is_receiver_gone = false;
+    let (passed, is_emptied) = flow.drain(now_ns, |bytes| match receiver.write(bytes) {
         Err(Errno::PIPE | Errno::CONNRESET) => {
-            receiver_gone = true;
+            is_receiver_gone = true;
             Ok(0)
         }
         written => written,
     })?;
     total.add(passed);
-    if receiver_gone {
+    if is_receiver_gone {
         // Bytes that the receiver sent before it closed must still be passed on.
         flow.abandon();
         return Ok(true);
     }
-    if emptied && flow.must_shut_now(now_ns) {
-        // This fails only if the receiver has gone.
+    if is_emptied && flow.must_shut_now(now_ns) {
+        // The shutdown fails only if the receiver has gone.
         let _ = net::shutdown(&receiver.socket, Shutdown::Write);
         return Ok(true);
     }

@@ -30,7 +30,7 @@ struct HeldConnection {
     to_client: [OwnedFd; 2],
 }
 
-/// Everything that the tap has sent and not closed.
+/// What the tap has sent to the keeper: its job and the connections that are still open.
 #[derive(Debug, Default)]
 struct HeldState {
     job: Option<(RecordJob, OwnedFd)>,
@@ -67,7 +67,7 @@ enum ReceiveOutcome {
     Goodbye,
 }
 
-/// Receive one message and update the state.
+/// Receive one message from the tap and update the state.
 fn receive_message(socket: BorrowedFd, held: &mut HeldState) -> ReceiveOutcome {
     let mut bytes = [0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

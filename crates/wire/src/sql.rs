@@ -171,10 +171,10 @@ pub enum QuestionMark {
 }
 
 /// Find the placeholders and escaped question marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a
-/// string, are left out: no value can stand there.
+/// string, are left out, because none of them can be a placeholder.
 pub fn find_question_marks(sql: &str, dialect: Dialect) -> Vec<QuestionMark> {
     let sql = sql.as_bytes();
-    let mut found = Vec::new();
+    let mut question_marks = Vec::new();
     let mut next_position = 0;
     for (position, _) in CodeBytes::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
         if position < next_position {
@@ -182,15 +182,15 @@ pub fn find_question_marks(sql: &str, dialect: Dialect) -> Vec<QuestionMark> {
         }
         let rest = &sql[position + 1..];
         if dialect == Dialect::Mysql {
-            found.push(QuestionMark::Placeholder(position));
+            question_marks.push(QuestionMark::Placeholder(position));
         } else if rest.starts_with(b"?") {
-            found.push(QuestionMark::Escaped(position));
+            question_marks.push(QuestionMark::Escaped(position));
             next_position = position + 2;
         } else if !is_operator(rest) {
-            found.push(QuestionMark::Placeholder(position));
+            question_marks.push(QuestionMark::Placeholder(position));
         }
     }
-    found
+    question_marks
 }
 
 /// Whether a `?` before `rest` is an operator of PostgreSQL.

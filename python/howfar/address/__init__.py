@@ -1,7 +1,7 @@
-"""Parses server addresses in all notations of drivers, consoles and clients. No I/O.
+"""Parses server addresses in the notations of drivers, consoles and clients. No I/O.
 
 `parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats a text
-that may be part of a password: parts of an address are quoted only if their meaning is certain.
+that may be part of a password: a message quotes parts of an address only if their meaning is certain.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNSUPPORTED_SCHEMES: Final = {
 
 
 def looks_like_target(word: str) -> bool:
-    """Whether a word on a command line can name a server. A bare word cannot, except `localhost`."""
+    """Whether a word on a command line can name a server. A word without `.`, `:`, `/`, `@` or `=` cannot, except `localhost`."""
     return word == "localhost" or (not word.startswith("-") and any(mark in word for mark in ".:/@="))
 
 
@@ -57,7 +57,7 @@ def parse(text: str) -> ParsedTarget:
         raise UsageError(f"the target has more than {MAX_LENGTH} characters, or a NUL", EXAMPLES)
     text = text.strip()
     if text.startswith("-"):
-        raise UsageError("an option stands where a target is expected", EXAMPLES)
+        raise UsageError("a target is expected here, not an option", EXAMPLES)
     scheme, colon, rest = text.partition(":")
     scheme = scheme.lower()
     if colon and rest.startswith("//") and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
@@ -85,8 +85,8 @@ def _parse_url(scheme: str, url: str) -> ParsedTarget:
         return _parse_sqlalchemy(plain, driver, url)
     product = _UNSUPPORTED_SCHEMES.get(scheme) or _UNSUPPORTED_SCHEMES.get(plain)
     if product is not None:
-        raise UsageError(f"{product} is not measured", "MySQL, MariaDB, PostgreSQL, Redis, Valkey and Memcached are.")
-    raise UsageError("what stands before :// is not the name of a server that is measured", EXAMPLES)
+        raise UsageError(f"{product} is not supported", "MySQL, MariaDB, PostgreSQL, Redis, Valkey and Memcached are.")
+    raise UsageError("the text before :// is not the name of a supported server", EXAMPLES)
 
 
 _SQLALCHEMY: Final = re.compile(
@@ -126,7 +126,7 @@ def _parse_jdbc(rest: str) -> ParsedTarget:
         if "@" in path:
             raise UsageError("the JDBC URL of this driver has no user before @", "Write ?user=USER&password=….")
         return libpq.parse_jdbc(path, mysql.query_pairs(query, plus_is_space=True))
-    raise UsageError("the JDBC URL is for a server that is not measured", EXAMPLES)
+    raise UsageError("the JDBC URL is for a server that is not supported", EXAMPLES)
 
 
 _PDO_PARSERS: Final[dict[str, Callable[[dict[str, str]], ParsedTarget]]] = {
@@ -180,7 +180,7 @@ def _parse_location(text: str) -> ParsedTarget:
     """Parse the path of a socket, HOST:PORT, or a host alone. Raises UsageError."""
     if "@" in text:
         raise UsageError(
-            "the target is not understood: it has an account, and does not say which server it is",
+            "the target is not understood: it has an account, but does not say which server it is for",
             "Begin it with mysql://, postgresql:// or redis://.",
         )
     if "/" in text and ":" not in text:

@@ -45,7 +45,7 @@ _EXAMPLES: Final = {
 
 def _parse_database_number(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 6):
-        raise ValueError("databases of Redis are numbers")
+        raise ValueError("a Redis database is a number of at most five digits")
     return int(value)
 
 
@@ -72,9 +72,9 @@ _REDIS_PARAMETERS: Final[dict[str, Parameter]] = {
               "retry_on_timeout", "socket_read_size", why=HAS_OWN_TIMEOUTS),
     **ignored("max_connections", "client_name", "clientName", "decode_responses", "encoding", "encoding_errors",
               "family", "pool_size", "virtual_host", "ssl_min_version"),
-    **refused("ssl_ca_path", "ssl_ca_data", why="the file of ssl_ca_certs is read alone", instead="Write ssl_ca_certs=FILE."),
+    **refused("ssl_ca_path", "ssl_ca_data", why="only the file of ssl_ca_certs is read", instead="Write ssl_ca_certs=FILE."),
     "ssl_password": Refused("keys with a passphrase are not read", "Name a key without one."),
-    "sentinelMasterId": Refused("sentinels are not asked", "Name the server itself."),
+    "sentinelMasterId": Refused("sentinels are not queried", "Name the server itself."),
 }  # fmt: skip
 _MEMCACHED_PARAMETERS: Final[dict[str, Parameter]] = {
     "host": parsed_field("host", parse_host),
@@ -91,11 +91,11 @@ def parse_url(scheme: str, url: str) -> ParsedTarget:
     rest = url.partition("://")[2]
     account, host_port, path, query = split_authority(form, rest)
     if service == "memcached" and account:
-        raise UsageError("Memcached's logins (SASL) are not spoken", "Leave out what stands before @.")
+        raise UsageError("Memcached's logins (SASL) are not supported", "Leave out what stands before @.")
     notes: list[str] = []
     if "user" in account and "password" not in account:
         account = {"password": account["user"]}
-        notes.append("what stands before @ is the password, as in redis-cli; for a user alone write USER:@")
+        notes.append("the text before @ is the password, as in redis-cli; for a user without a password write USER:@")
     host, port = split_host(form, host_port, PORTS[service])
     parameters = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
     parsed = read_parameters(
@@ -110,7 +110,7 @@ def parse_url(scheme: str, url: str) -> ParsedTarget:
         address = _require_tls(scheme, form, address)
     if address.host is None and address.socket is None:
         address = replace(address, host="localhost")
-        notes.append("no host means TCP to localhost")
+        notes.append("no host was given, which means TCP to localhost")
     return replace(parsed, address=replace(address, protocol=service), notes=(*notes, *parsed.notes))
 
 

@@ -1,7 +1,7 @@
 """Parses PostgreSQL's own forms as libpq does: URI, keywords, environment, service file and password file. No I/O.
 
 libpq's manual describes the forms; `tests/unit/test_address_owners.py` compares the parsers with the library itself. Parameters are
-known up to version 18. An ambiguous setting is decided before the job is built (`sslmode=prefer`), or refused.
+known up to version 18. A setting that leaves a choice is decided before the job is built (`sslmode=prefer`), or refused.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ SOCKET_DIRECTORY: Final = "/var/run/postgresql"
 """Directory of the sockets of Debian's server."""
 SOCKET_NAME_PREFIX: Final = ".s.PGSQL."
 EXAMPLES: Final = "Examples: postgresql://user@host:5432/db?sslmode=verify-full&sslrootcert=ca.pem or postgresql:///db?host=/run/postgresql."
-_MODES: Final = {
+_SSL_MODE_NAMES: Final = {
     "disable": "DISABLED",
     "prefer": "PREFERRED",
     "require": "REQUIRED",
     "verify-ca": "VERIFY_CA",
     "verify-full": "VERIFY_IDENTITY",
 }
-SEVERAL_SERVERS: Final = "several servers are named, and one is measured: name the one that you mean"
-_NO_GSSAPI: Final = "GSSAPI is not spoken"
+SEVERAL_SERVERS: Final = "several servers are named, and only one is measured: name the one that you mean"
+_NO_GSSAPI: Final = "GSSAPI is not supported"
 _ROLE_NOT_CHECKED: Final = "the role of the server is not checked"
-_NO_OAUTH: Final = "OAuth is not spoken"
+_NO_OAUTH: Final = "OAuth is not supported"
 _NAME_SERVER_ADVICE: Final = "Leave it out, and name the server that you mean."
 
 
 def parse_ssl_mode(value: str) -> str:
-    """Parse one of libpq's modes; returns MySQL's name for it. Raises ValueError."""
+    """Parse one of libpq's TLS modes; returns MySQL's name of the mode. Raises ValueError."""
     if value == "allow":
-        raise ValueError("allow leaves open what is measured: use disable or require")
-    if value not in _MODES:
-        raise ValueError(f"known modes: {', '.join(_MODES)}")
-    return _MODES[value]
+        raise ValueError("allow leaves open whether TLS is measured: use disable or require")
+    if value not in _SSL_MODE_NAMES:
+        raise ValueError(f"known modes: {', '.join(_SSL_MODE_NAMES)}")
+    return _SSL_MODE_NAMES[value]
 
 
 def _parse_min_tls(value: str) -> str | None:
@@ -76,7 +76,7 @@ def _parse_max_tls(value: str) -> str | None:
 
 
 def parse_single_host(value: str) -> str:
-    """Check a name, an address or a directory. Raises ValueError: other characters may be a part of a password."""
+    """Return a host name, address or directory. Raises ValueError for other characters, which may be part of a password."""
     if "," in value:
         raise ValueError(SEVERAL_SERVERS)
     if value.startswith("@"):
@@ -124,14 +124,14 @@ PARAMETERS: Final[dict[str, Parameter]] = {
               "tcp_user_timeout", why=HAS_OWN_TIMEOUTS),
     **ignored("application_name", "fallback_application_name", "client_encoding", "load_balance_hosts", "krbsrvname",
               "gsslib"),
-    "max_protocol_version": Ignored("version 3.0 of the protocol is spoken"),
-    "min_protocol_version": Refused("version 3.0 of the protocol is spoken", exceptions=("3.0",)),
+    "max_protocol_version": Ignored("version 3.0 of the protocol is used"),
+    "min_protocol_version": Refused("version 3.0 of the protocol is used", exceptions=("3.0",)),
     "sslcompression": Refused("TLS does not compress here", exceptions=("0",)),
     "sslpassword": Refused("keys with a passphrase are not read", "Name a key without one as sslkey."),
     **refused("sslcrl", "sslcrldir", why="revocation lists are not checked"),
-    "sslkeylogfile": Refused("keys of sessions are not written"),
+    "sslkeylogfile": Refused("session keys are not written to a file"),
     "requirepeer": Refused("the owner of the server is not checked"),
-    "require_auth": Refused("which proof the server asks for is not limited", "Use channel_binding=require, or leave it out."),
+    "require_auth": Refused("the methods of authentication are not restricted", "Use channel_binding=require, or leave it out."),
     "target_session_attrs": Refused(_ROLE_NOT_CHECKED, _NAME_SERVER_ADVICE, exceptions=("any",)),
     "gssencmode": Refused(_NO_GSSAPI, exceptions=("disable", "prefer")),
     "gssdelegation": Refused(_NO_GSSAPI, exceptions=("0",)),
@@ -169,7 +169,7 @@ _ENVIRONMENT_PARAMETERS: Final = {
     "PGSSLCRL": "sslcrl",
     "PGSSLCRLDIR": "sslcrldir",
 }
-"""Variables that take effect or are refused. Others (timeouts, PGTARGETSESSIONATTRS) concern other programs and are ignored."""
+"""Parameters by environment variable. Other variables (timeouts, PGTARGETSESSIONATTRS) concern other programs and are ignored."""
 
 
 # ---------------------------------------------------------------- the forms as pairs of name and value
@@ -182,7 +182,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
     authority, at, after_account = rest.partition("@")
     if at and "/" not in authority:
         if re.search(r"\?[\w-]+=", authority):
-            # libpq would take all of that as user and password, and the rest of a parameter's value as the host.
+            # libpq would take the text before the @ as user and password, and the rest of a parameter's value as the host.
             raise UsageError(
                 "the libpq URI has parameters before its @",
                 "Write %40 for an @ in a parameter, and %3F for a ? in a user or password.",
@@ -215,13 +215,13 @@ def uri_pairs(uri: str) -> dict[str, str]:
 
 
 def _uri_host(rest: str) -> tuple[str, str]:
-    """Split the host from the beginning of `rest`; returns it and the text after it. Raises UsageError."""
+    """Split the host from the beginning of `rest`. Returns the host and the text after it. Raises UsageError."""
     if not rest.startswith("["):
         host = re.split("[:/?,]", rest, maxsplit=1)[0]
         return host, rest[len(host) :]
     host, bracket, rest = rest[1:].partition("]")
     if not bracket or not host:
-        raise UsageError("the libpq URI has a [ without the address of IPv6 and the ] that belong to it", EXAMPLES)
+        raise UsageError("the libpq URI has a [ that is not followed by an IPv6 address and a ]", EXAMPLES)
     if rest and rest[0] not in ":/?,":
         raise UsageError("the libpq URI has something other than a port or a path behind ]", EXAMPLES)
     return host, rest
@@ -244,21 +244,21 @@ def _query_pairs(query: str) -> dict[str, str]:
 
 
 def _set_parameter(pairs: dict[str, str], name: str, value: str) -> None:
-    """Set a parameter. The last value of a name takes precedence; the obsolete requiressl becomes sslmode."""
+    """Set a parameter, replacing an earlier value. The obsolete requiressl becomes sslmode."""
     if name == "requiressl":
         name, value = "sslmode", "require" if value.startswith("1") else "prefer"
     pairs[name] = value
 
 
 def _decode(value: str) -> str:
-    """Decode %XX in a text. Raises UsageError if libpq refuses it."""
+    """Decode each %XX in a text. Raises UsageError for those that libpq refuses."""
     if re.search("%(?![0-9A-Fa-f]{2})", value):
         raise UsageError("the libpq URI has a % without two hexadecimal digits behind it", "Write %25 for a %.")
     data = re.sub(
         rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), value.encode("utf-8", "surrogateescape")
     )
     if b"\0" in data:
-        raise UsageError("the libpq URI has %00 in it, which stands for no character", EXAMPLES)
+        raise UsageError("the libpq URI has %00 in it, which is not allowed", EXAMPLES)
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -285,7 +285,7 @@ def keyword_pairs(text: str) -> dict[str, str]:
 
 
 def _keyword_value(text: str, position: int) -> tuple[str, int]:
-    """Parse the value at a position; returns it and the position after it. Raises UsageError."""
+    """Parse the value at a position. Returns the value and the position after it. Raises UsageError."""
     is_quoted = text.startswith("'", position)
     position += is_quoted
     value = ""
@@ -334,7 +334,7 @@ def parse_environment(environment: Mapping[str, str]) -> ServerAddress:
 def parse_service(source: str, text: str, service: str) -> ParsedTarget | None:
     """Parse a service's address and password in a service file; None if the file does not define the service. Raises UsageError.
 
-    Only the requested section is parsed, and the first value of a name takes precedence.
+    Only the first section of that name is parsed; in it, the first value of a parameter takes precedence.
     """
     pairs: dict[str, str] = {}
     in_section = False
@@ -349,9 +349,11 @@ def parse_service(source: str, text: str, service: str) -> ParsedTarget | None:
         elif in_section:
             name, equals, value = stripped.partition("=")
             if stripped.startswith("ldap"):
-                raise UsageError(f"{source}:{number}: LDAP is not spoken", "Name host, port and dbname in the service.")
+                raise UsageError(
+                    f"{source}:{number}: LDAP is not supported", "Name host, port and dbname in the service."
+                )
             if not equals:
-                raise UsageError(f"{source}:{number} is no NAME=VALUE", "Correct that line.")
+                raise UsageError(f"{source}:{number} is not NAME=VALUE", "Correct that line.")
             if name in ("service", "servicefile"):
                 raise UsageError(f"{source}:{number}: a service cannot name another one", "Correct that line.")
             pairs.setdefault(name, value)
@@ -369,8 +371,8 @@ def with_fallback(address: ServerAddress, fallback: ServerAddress) -> ServerAddr
 def complete(
     address: ServerAddress, os_user: str, root_cert: str | None, own_cert: tuple[str, str] | None = None
 ) -> ServerAddress:
-    """Complete an address with libpq's defaults; a directory becomes a socket. `root_cert`, `own_cert`: the user's own files in
-    ~/.postgresql, if any. Raises UsageError."""
+    """Complete an address with libpq's defaults; a directory becomes the socket in it. `root_cert`, `own_cert`: the files in the
+    user's ~/.postgresql, if any. Raises UsageError."""
     port = address.port or PORT
     user = address.user or os_user
     address = replace(address, user=user, database=address.database or user)
@@ -407,7 +409,7 @@ def complete(
 
 
 def _with_socket(address: ServerAddress, port: int) -> ServerAddress:
-    """Set the host, or the socket in its directory. A hostaddr takes precedence; the host is then only a name."""
+    """Set the host or, if the host is a directory, the socket in it. A hostaddr takes precedence; the host is then only a name."""
     if address.socket is not None:
         return address
     host = address.hostaddr or address.host or SOCKET_DIRECTORY
@@ -419,7 +421,7 @@ def _with_socket(address: ServerAddress, port: int) -> ServerAddress:
 
 
 def find_password(text: str, address: ServerAddress) -> Secret | None:
-    """Find the password for a complete address in a password file: in the first line whose four fields match, else None."""
+    """Find the password for a complete address in the text of a password file: the first line whose four fields match, else None."""
     directory = None if address.socket is None else address.socket.rpartition("/")[0]
     host = address.host if directory is None else "localhost" if directory == SOCKET_DIRECTORY else directory
     expected = (host, str(address.port or PORT), address.database, address.user)
@@ -465,8 +467,8 @@ _DRIVER_PARAMETERS: Final[dict[str, Parameter]] = {
 
 def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> ParsedTarget:
     """Parse a URL `postgresql+driver://…` from the parts into which SQLAlchemy splits it. Raises UsageError."""
-    keywords = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
-    pairs = [(keywords[name], value) for name, value in parts.items() if value]
+    keyword_by_part = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
+    pairs = [(keyword_by_part[name], value) for name, value in parts.items() if value]
     leading_pairs = len(pairs)
     for name, value in query:
         host, colon, port = value.rpartition(":")

@@ -1,7 +1,7 @@
 """Parses addresses of MySQL and MariaDB: `mysql://` and similar URLs, SQLAlchemy, JDBC, Go, PDO and connection strings. No I/O.
 
-`localhost` means the same as to the programs that use a form: the socket with libmysqlclient, TCP with JDBC, Go and PyMySQL. Programs
-that use `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket); here it means TCP.
+In each form, `localhost` means the same as in the programs that use the form: the socket with libmysqlclient, TCP with JDBC, Go and
+PyMySQL. Programs that use `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket); here it means TCP.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ EXAMPLES: Final = (
 )
 _LIBMYSQLCLIENT_DRIVERS: Final = ("mysqldb", "mariadbconnector")
 """SQLAlchemy's drivers for which the host localhost means the socket."""
-_SEVERAL_SERVERS: Final = "several servers are named, and one is measured"
-_CHANGES_SESSION: Final = "it changes the session, and no statement but those of the measurement is sent"
+_SEVERAL_SERVERS: Final = "several servers are named, and only one is measured"
+_CHANGES_SESSION: Final = "it changes the session, and only the measurement's own statements are sent"
 _KEY_STORE: Final = "Java's key stores are not read"
 _COMPRESSION_SWITCH: Final = choice(true=ServerAddress(compression="zlib"), false=EMPTY_ADDRESS)
 
 
 def parse_host(value: str) -> str:
-    """Check the name or address of a single host. Raises ValueError: other characters may be a part of a password."""
+    """Return the name or address of a single host. Raises ValueError for other characters, which may be part of a password."""
     if "," in value:
         raise ValueError(_SEVERAL_SERVERS)
     if not re.fullmatch(r"[\w.:%-]+", value):
@@ -121,7 +121,7 @@ URL_PARAMETERS: Final[dict[str, Parameter]] = {
     "ssl-disabled": choice(true=PLAIN, false=EMPTY_ADDRESS),
     "ssl-accept": choice(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
     "sni": parsed_field("sni", parse_switch),
-    **ignored("ssl-capath", why="the file of ssl-ca is read alone"),
+    **ignored("ssl-capath", why="only the file of ssl-ca is read"),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("sslidentity", "sslpassword", why="PKCS #12 files are not read",
               instead="Write ssl-cert=FILE and ssl-key=FILE, in PEM."),
@@ -129,7 +129,7 @@ URL_PARAMETERS: Final[dict[str, Parameter]] = {
               instead="Use --defaults-file FILE."),
     "read-default-group": Refused("option files are read as the clients read them", "Use --defaults-file FILE."),
     **refused("init-command", "sql-mode", "variables", "isolation-level", "session-variables", why=_CHANGES_SESSION),
-    "client-flag": Refused("flags of the protocol are chosen here", "Write compression=zlib for compression."),
+    "client-flag": Refused("howfar chooses the flags of the protocol", "Write compression=zlib for compression."),
     "default-auth": Ignored("the server and the account decide how to log in"),
     "auth-plugin": Ignored("the server and the account decide how to log in"),
     **_IGNORED_PARAMETERS,
@@ -138,7 +138,7 @@ URL_PARAMETERS: Final[dict[str, Parameter]] = {
 
 
 def _parse_driver_ssl_mode(value: str) -> str:
-    """A mode by the name of MySQL or of a driver. Raises ValueError."""
+    """Parse a TLS mode by MySQL's name or a driver's. Raises ValueError."""
     driver_modes = {
         "true": "REQUIRED",
         "false": "DISABLED",
@@ -193,7 +193,7 @@ def split_host(form: str, host_port: str, port: int) -> tuple[str | None, int | 
 
 
 def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]]:
-    """Parse the names and values of a query; a name alone has an empty value."""
+    """Parse the names and values of a query; a name without `=` has an empty value."""
     if plus_is_space:
         query = query.replace("+", " ")
     parts = (part.partition("=") for part in query.split("&") if part)
@@ -223,7 +223,7 @@ def _describe_localhost(form: str, address: ServerAddress) -> str:
     subject = "localhost" if address.host else "no host"
     if address.localhost_is_socket:
         ignored_port = f"; port {address.port} is ignored" if address.port is not None else ""
-        return f"{subject} means the server's socket, as in the program that owns this form{ignored_port}"
+        return f"{subject} means the server's socket, as in the programs that use this form{ignored_port}"
     return f"{subject} means TCP to this machine ({form}); name the socket's path to use the socket"
 
 
@@ -356,10 +356,10 @@ def parse_jdbc(product: str, rest: str) -> ParsedTarget:
     properties = read_parameters(form, query_pairs(query), table, str.lower)
     parsed = parsed.updated(properties)
     if product == "mariadb" and properties.address.ssl_mode == "VERIFY_IDENTITY":
-        enabled = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
-        if "trustservercertificate" in enabled:
+        enabled_names = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
+        if "trustservercertificate" in enabled_names:
             parsed = replace(parsed, address=replace(parsed.address, ssl_mode="REQUIRED"))
-        elif "disablesslhostnameverification" in enabled:
+        elif "disablesslhostnameverification" in enabled_names:
             parsed = replace(parsed, address=replace(parsed.address, ssl_mode="VERIFY_CA"))
     return _with_protocol(parsed)
 
@@ -370,7 +370,7 @@ _GO_PARAMETERS: Final[dict[str, Parameter]] = {
     "tls": choice(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
     "allowCleartextPasswords": parsed_field("allow_cleartext_password", parse_switch),
     "compress": _COMPRESSION_SWITCH,
-    "serverPubKey": Refused("it names a key that the program has registered",
+    "serverPubKey": Refused("its value names a key that the program has registered",
                             "Write a mysql:// URL with server-public-key-path=FILE."),
     **ignored("timeout", "readTimeout", "writeTimeout", why=HAS_OWN_TIMEOUTS),
     **ignored("allowAllFiles", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords", "charset",
@@ -378,7 +378,7 @@ _GO_PARAMETERS: Final[dict[str, Parameter]] = {
               "interpolateParams", "loc", "timeTruncate", "maxAllowedPacket", "multiStatements", "parseTime",
               "rejectReadOnly", "strict"),
 }  # fmt: skip
-"""Parameters of go-sql-driver, which sets system variables of all other names."""
+"""Parameters of go-sql-driver; it sets parameters of other names as system variables."""
 GO_DSN_PATTERN: Final = re.compile(
     r"(?:^|@)(?:tcp[46]?|unix|cloudsql|cloudsql-mysql)?(?:\([^()]*\))?/[^/@]*$|(?:^|@)(?:tcp[46]?|unix)\("
 )

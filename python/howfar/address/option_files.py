@@ -45,11 +45,11 @@ _SPACE: Final = " \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class Files:
-    """Functions that read files. They return None if a file or directory does not exist or is ignored."""
+    """Functions that read files and directories; they return None for those that do not exist or are ignored."""
 
     read: Callable[[str], str | None]
     names: Callable[[str], list[str] | None]
-    """Paths of a directory's files."""
+    """Returns the paths of a directory's files."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class OptionLine:
 
 
 def read_options(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
-    """Return the options of the clients' groups, in the order of the files; later ones take precedence. Raises UsageError."""
+    """Return the options in the groups that clients read, in the order of the files; later ones take precedence. Raises UsageError."""
     requested_groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
     options: list[OptionLine] = []
     for group, line in _lines(source, files, 0):
@@ -75,7 +75,7 @@ def read_options(source: str, files: Files, suffix: str = "") -> list[OptionLine
 
 
 def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
-    """Yield each option with its group; the options of an included file appear at the point of inclusion."""
+    """Yield each option with its group; those of an included file come in place of the directive that includes it."""
     content = files.read(source)
     group: str | None = None
     for number, line in enumerate((content or "").split("\n"), 1):
@@ -86,7 +86,7 @@ def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionL
             yield from _included_lines(source, number, stripped[1:].strip(_SPACE), files, depth)
         elif stripped[0] == "[":
             if "]" not in stripped:
-                raise UsageError(f"{source}:{number}: a group has no ]", "Correct that line.")
+                raise UsageError(f"{source}:{number}: the name of a group has no ]", "Correct that line.")
             group = stripped[1 : stripped.index("]")].rstrip(_SPACE)
         elif group is None:
             raise UsageError(f"{source}:{number}: an option stands before the first group", "Write [client] above it.")
@@ -130,13 +130,13 @@ def _parse_option(source: str, number: int, stripped: str) -> OptionLine:
 
 
 def _without_comment(stripped: str) -> str:
-    quote, escaped = "", False
+    quote, is_escaped = "", False
     for position, character in enumerate(stripped):
-        if character in "'\"" and not escaped:
+        if character in "'\"" and not is_escaped:
             quote = "" if quote == character else quote or character
         if not quote and character == "#":
             return stripped[:position]
-        escaped = bool(quote) and character == "\\" and not escaped
+        is_escaped = bool(quote) and character == "\\" and not is_escaped
     return stripped
 
 
@@ -146,14 +146,14 @@ def _unescape(value: str) -> str:
         if character != "\\":
             unescaped += character
             continue
-        escaped = next(rest, "")
-        unescaped += _ESCAPES.get(escaped, "\\" + escaped)
+        character_after = next(rest, "")
+        unescaped += _ESCAPES.get(character_after, "\\" + character_after)
     return unescaped
 
 
 # ---------------------------------------------------------------- what the options mean
 
-_CAPATH_IGNORED: Final = "the file of ssl-ca is read alone"
+_CAPATH_REFUSAL: Final = "only the file of ssl-ca is read"
 PARAMETERS: Final[dict[str, Parameter]] = {
     "host": text_field("host"),
     "port": parsed_field("port", lambda value: None if value == "0" else parse_port(value)),
@@ -178,21 +178,21 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "get-server-public-key": parsed_field("fetch_server_key", parse_switch),
     "server-public-key-path": text_field("server_key_file"),
     "enable-cleartext-plugin": parsed_field("allow_cleartext_password", parse_switch),
-    "ssl-capath": Refused(_CAPATH_IGNORED, "Write ssl-ca=FILE."),
+    "ssl-capath": Refused(_CAPATH_REFUSAL, "Write ssl-ca=FILE."),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("ssl-fp", "ssl-fplist", "tls-fp", "tls-fplist", "tls-peer-fp", "tls-peer-fp-list",
               why="fingerprints are not checked", instead="Write ssl-ca=FILE and ssl-verify-server-cert."),
     "ssl-passphrase": Refused("keys with a passphrase are not read", "Name a key without one as ssl-key."),
-    "tls-ciphersuites": Refused("suites are named one at a time", "Write ssl-cipher=NAME."),
-    "ssl-fips-mode": Refused("FIPS mode is OpenSSL's", exceptions=("off", "0")),
-    "tls-sni-servername": Refused("the host's own name is sent"),
+    "tls-ciphersuites": Refused("a list of cipher suites is not supported", "Write ssl-cipher=NAME."),
+    "ssl-fips-mode": Refused("FIPS mode is set in OpenSSL's own configuration", exceptions=("off", "0")),
+    "tls-sni-servername": Refused("howfar sends the name of the host itself"),
     "dns-srv-name": Refused("DNS SRV records are not looked up", "Write host=NAME."),
     "login-path": Refused("login paths are not read", "Write user=NAME, and use --ask-password."),
     **ignored("ssl-session-data", "ssl-session-data-continue-on-failed-reuse"),
-    "init-command": Ignored("no statement but those of the measurement is sent"),
+    "init-command": Ignored("only the measurement's own statements are sent"),
     "bind-address": Ignored("the kernel chooses the client's address"),
 }  # fmt: skip
-"""Client options that concern the connection. Other options concern only the client program and are skipped."""
+"""Client options that affect the connection. Other options affect only the client program and are skipped."""
 _OPTION_PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
 
 
@@ -216,7 +216,7 @@ def _read_option(name: str, line: OptionLine, value: str) -> ParsedTarget:
 
 
 def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
-    """Return an option's complete name, and its value; None if it does not concern the connection. Raises UsageError."""
+    """Return an option's complete name, and its value; None if it does not affect the connection. Raises UsageError."""
     name = line.name.lower().replace("_", "-")
     value = line.value
     while (
@@ -252,7 +252,7 @@ _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-pub
 
 
 def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> SslMode | None:
-    """Determine the TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
+    """Determine the TLS mode. As in MariaDB's client, an option that names a file for TLS requests TLS, and the last `ssl` counts."""
     mode: SslMode | None = None
     is_verified = False
     for name, (line, value) in values.items():
@@ -270,7 +270,7 @@ def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> SslMode | None:
 
 
 def _choose_host_or_socket(address: ServerAddress) -> ServerAddress:
-    """Reduce an address to a host or a socket: `localhost_is_socket` decides, else a host other than localhost selects TCP."""
+    """Reduce an address to a host or a socket, as `localhost_is_socket` says; if it is None, a host other than localhost means TCP."""
     uses_socket = address.localhost_is_socket
     if uses_socket is False or (uses_socket is None and address.host not in (None, "localhost")):
         return replace(address, socket=None, host=address.host or "localhost", localhost_is_socket=None)

@@ -1,6 +1,6 @@
-"""Tables of parameters: the fields that each name in a target sets, or why it is ignored or refused; and parsers of values. No I/O.
+"""Tables of the parameters in targets: which fields each sets, or why it is ignored or refused; and parsers of values. No I/O.
 
-No message repeats a value, nor a name that is not in a table: either may be a part of a password.
+No message repeats a value, or a name that is not in a table: either may be part of a password.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AddressField = Literal[
 ]  # fmt: skip
 """A field of `ServerAddress` that a parameter sets to its value."""
 EMPTY_ADDRESS = ServerAddress()
-NO_EFFECT = "it changes nothing that is measured here"
+NO_EFFECT = "it has no effect on the measurement"
 HAS_OWN_TIMEOUTS = "howfar has time limits of its own"
 ESCAPING_ADVICE = (
     "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
@@ -31,7 +31,7 @@ PASSWORD_SOURCES = "--env NAME, --password-file FILE or --ask-password"
 
 @dataclass(frozen=True)
 class Applied:
-    """A parameter that takes effect. `parse` returns its fields, or the password; ValueError must not contain the value."""
+    """A parameter that takes effect. `parse` returns the fields that it sets, or the password; no ValueError contains the value."""
 
     parse: Callable[[str], ServerAddress | Secret]
 
@@ -139,9 +139,9 @@ def _read_value(form: str, name: str, parameter: Applied, value: str) -> ServerA
         raise UsageError(f"{name} in the {form}: {error}", "Correct its value, or leave it out.") from None
 
 
-def _merge(form: str, name: str, merged: ServerAddress, new: ServerAddress) -> ServerAddress:
-    for field in (field_info.name for field_info in fields(new)):
-        previous, value = getattr(merged, field), getattr(new, field)
+def _merge(form: str, name: str, merged: ServerAddress, added: ServerAddress) -> ServerAddress:
+    for field in (field_info.name for field_info in fields(added)):
+        previous, value = getattr(merged, field), getattr(added, field)
         if value is None:
             continue
         if field == "ssl_mode" and previous is not None and "DISABLED" not in (previous, value):
@@ -160,7 +160,7 @@ def _contradiction(form: str, name: str, field: str) -> UsageError:
 
 
 def fold_name(name: str) -> str:
-    """Return the spelling under which names are compared that may have dashes or underscores."""
+    """Return the spelling under which names are compared that differ only in case, dashes and underscores."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -185,7 +185,7 @@ def parse_switch(value: str) -> bool:
 
 
 def parse_ssl_mode(value: str) -> str:
-    """Parse MySQL's name of a mode, in any case. Raises ValueError."""
+    """Parse MySQL's name of a TLS mode, in upper or lower case. Raises ValueError."""
     mode = value.upper().replace("-", "_")
     if mode not in SSL_MODES:
         raise ValueError(f"known modes: {', '.join(SSL_MODES)}")
@@ -193,7 +193,7 @@ def parse_ssl_mode(value: str) -> str:
 
 
 def parse_tls_versions(value: str) -> str:
-    """Parse versions: `TLSv1.3` becomes `1.3`, both versions become `any`. Raises ValueError."""
+    """Parse TLS versions: `TLSv1.3` becomes `1.3`, 1.2 and 1.3 together become `any`. Raises ValueError."""
     versions = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
     supported = versions - {"1", "1.0", "1.1"}
     if supported == {"1.2", "1.3"} or versions == {"any"}:
@@ -204,7 +204,7 @@ def parse_tls_versions(value: str) -> str:
 
 
 def parse_algorithm(value: str) -> str | None:
-    """Parse an algorithm: `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
+    """Parse a compression algorithm: `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
     if value.lower() in ("uncompressed", "none", "off", "false", "0"):
         return None
     if value.lower() not in ("zlib", "zstd"):

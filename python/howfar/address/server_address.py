@@ -1,4 +1,4 @@
-"""The content of a target: the server's address, the settings of the session, and a password that is never shown. No I/O."""
+"""The content of a target: the server's address, settings of the session, and a password that is never printed. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from howfar.passwords import learn
 from howfar.services import ServiceName
 
 SslMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
-"""Modes of TLS, from the weakest to the strongest; PREFERRED leaves the choice to the server."""
+"""Modes of TLS, from the weakest to the strongest; with PREFERRED, TLS is used if the server offers it."""
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 SYSTEM_CA = "system"
 """Value of `ssl_ca`: the authorities that this machine trusts."""
@@ -18,14 +18,14 @@ NO_FILE = ""
 
 
 def format_host_port(host: str | None, port: int | str | None) -> str:
-    """Host and port as in a URL: `10.0.0.1:3306`, `[::1]:3306`; only the host without a port."""
+    """Host and port as in a URL: `10.0.0.1:3306`, `[::1]:3306`; only the host if `port` is None."""
     shown_host = f"[{host}]" if host and ":" in host else str(host)
     return shown_host if port is None else f"{shown_host}:{port}"
 
 
 class Secret:
-    """A password. Only `reveal` returns it, not str, repr and format. From then on, `howfar.passwords` masks it in texts that servers
-    and programs return."""
+    """A password, which only `reveal` returns, not str, repr or format. Once revealed, it is masked by `howfar.passwords` in texts
+    that servers and programs return."""
 
     __slots__ = ("_value",)
 
@@ -61,7 +61,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The parts of an address that one source specifies; None for all others. It contains no password, so it may be printed."""
+    """The parts of an address that one source specifies; None for all others. There is no password, so an address may be printed."""
 
     protocol: ServiceName | None = None
     """None if not specified, as in HOST:PORT."""

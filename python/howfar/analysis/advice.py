@@ -35,7 +35,7 @@ from howfar.stats.intervals import (
     mean_interval,
 )
 from howfar.stats.resample import figure_text
-from howfar.stats.trials import SINGULAR, TrialTable, group_by_other_factors, others_cpus
+from howfar.stats.trials import TrialTable, group_by_other_factors, others_cpus, singular
 from howfar.store.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5
@@ -55,6 +55,15 @@ COMMANDS = ("repeat-disturbed", "repeat-elsewhere", "full-plan")
 
 _OPTIONS_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
 """Options that the command for a longer run of the same plan omits."""
+
+MEASURE_AGAIN = (
+    *("repeat-disturbed", "repeat-elsewhere", "full-plan", "enough-blocks", "more-blocks", "quieter-machine"),
+    *("resolve-round-trips", "invalid", "divided-cpu", "instrument-cpu"),
+)
+"""Ids of advice to measure again. A report has at most one of them: the first, which has the command."""
+
+_KEPT_REASONS = ("enough-blocks", "more-blocks", "quieter-machine", "resolve-round-trips")
+"""Ids of advice to measure again whose reason is kept: how many blocks that takes, and what is still unknown."""
 
 Parameters = dict[str, str | int | float]
 
@@ -124,7 +133,7 @@ def advise(
     context = _RunContext(cells, table, floors)
     rules = (_advise_socket, _advise_round_trips, _advise_no_forwarding, _advise_more_blocks)
     general_advice = [advice for rule in rules if (advice := rule(context)) is not None]
-    return (*(_advice_on_limits(cells) if limits else ()), *general_advice)
+    return (*(advise_on_limits(cells) if limits else ()), *general_advice)
 
 
 def advise_on_run(disturbance: Disturbance | None, command: str) -> tuple[Advice, ...]:
@@ -140,6 +149,22 @@ def advise_on_run(disturbance: Disturbance | None, command: str) -> tuple[Advice
     # Where programs were looked for and none was found, the kernel or short-lived processes used the CPUs.
     advice_id = "repeat-elsewhere" if disturbance.are_seen and not disturbance.programs else "repeat-disturbed"
     return (_make_advice(advice_id, ["repeat-disturbed"], parameters, (command,)),)
+
+
+def one_of_each_kind(advice: Sequence[Advice]) -> tuple[Advice, ...]:
+    """The advice without steps that say what an earlier one says. The step to measure again keeps what that takes, and why."""
+    again = [step for step in advice if step.id in MEASURE_AGAIN]
+    if len(again) < 2:
+        return tuple(advice)
+    first = again[0]
+    reasons = [first.because, *(_reason(step) for step in again[1:] if step.id in _KEPT_REASONS)]
+    merged = first.model_copy(update={"because": " ".join(filter(None, reasons))})
+    return tuple(merged if step is first else step for step in advice if step is first or step not in again)
+
+
+def _reason(step: Advice) -> str:
+    """Its reason; if that is a number of blocks, without the name of each arm."""
+    return note(texts.REASONS["blocks-at-most"], **step.parameters) if "worst" in step.parameters else step.because
 
 
 def advise_full_plan(command: Sequence[str]) -> Advice:
@@ -190,7 +215,7 @@ def _fastest_cells(cells: Sequence[CellSummary]) -> list[CellSummary]:
     return [max(curve, key=lambda cell: cell.tps.value) for curve in curves]
 
 
-def _advice_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:
+def advise_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:
     """Advice for each limit that a curve reaches, in the order of the highest throughput."""
     by_resource: dict[Resource, CellSummary] = {}
     fastest_cells = sorted(_fastest_cells(cells), key=lambda cell: -cell.qps.value)
@@ -223,7 +248,7 @@ def _advise_socket(context: _RunContext) -> Advice | None:
     unit = context.table.unit
     if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
         return None
-    parameters: Parameters = {"unit": unit, "one": SINGULAR[unit]}
+    parameters: Parameters = {"unit": unit, "one": singular(unit)}
     reasons = []
     if tcp.resolution is Resolution.SLOWER:
         reasons.append("tcp-slower")
@@ -305,7 +330,7 @@ def _advise_no_forwarding(context: _RunContext) -> Advice | None:
         return None
     reasons = ["forwarded-slower"] if speed[1] is Resolution.SLOWER else []
     reasons += ["forwarded-cpu"] if cost[1] is Resolution.FASTER else []
-    parameters: Parameters = {"unit": table.unit, "one": SINGULAR[table.unit], "arm": remote.arm}
+    parameters: Parameters = {"unit": table.unit, "one": singular(table.unit), "arm": remote.arm}
     parameters |= {"ratio": interval_text(speed[0]), "cpu_ratio": interval_text(cost[0])}
     return _make_advice("no-forwarding", reasons, parameters) if reasons else None
 
@@ -331,15 +356,16 @@ def _advise_more_blocks(context: _RunContext) -> Advice | None:
         "max_blocks": MAX_BLOCKS_ADVISED,
         "quick": int(context.table.run.info.quick),
     }
+    if reachable:
+        worst = max(reachable, key=lambda arm: reachable[arm])
+        parameters |= {"worst": reachable[worst], "arm": worst}
     if reachable and len(reachable) <= MAX_ARMS_NAMED:
         reasons.append("blocks")
         entries = [fill(texts.BLOCKS_OF_ARM, arm=arm, blocks=blocks) for arm, blocks in reachable.items()]
         parameters["blocks"] = ", ".join(entries)
     elif reachable:
         reasons.append("blocks-of-cells")
-        worst = max(reachable, key=lambda arm: reachable[arm])
         parameters |= {"median": math.ceil(median(reachable.values())), "cells": len(reachable)}
-        parameters |= {"worst": reachable[worst], "arm": worst}
     if unreachable:
         reasons.append("too-many-blocks")
         is_short = len(unreachable) <= MAX_ARMS_NAMED

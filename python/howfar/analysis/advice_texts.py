@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.bottleneck.acknowledgement import ACKNOWLEDGEMENT
 from howfar.findings import Texts
 
 ACTIONS: Texts = {
@@ -9,7 +10,7 @@ ACTIONS: Texts = {
     "link-to-client": "send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link",
     "link-to-server": "send fewer bytes to the server, or use a faster link",
     "server-cpu": "give the server more CPU, or make its queries cheaper: a faster network would not help",
-    "client-cpu": "give the load generator more CPU and measure again: these figures describe its own limit",
+    "client-cpu": "give the load generator more CPU: these figures describe its own limit",
     "instrument-cpu": "measure these links on a machine with spare CPUs for howfar's link emulator before drawing conclusions",
     "forwarder-cpu": "remove the forwarder",
     "one-thread": "spread that work over more threads",
@@ -17,14 +18,14 @@ ACTIONS: Texts = {
     "send-buffer": "enlarge the send buffer, or use more connections",
     "loss": "find out where segments are lost: no setting of the database will help",
     "commit": "make commits cheaper, with a faster disk, more commits at a time, or less durability where that is allowed",
-    "acknowledgement": "commit from more connections, or more rows at a time, or move the replica closer: commits wait for it",
+    "acknowledgement": ACKNOWLEDGEMENT.action,
     "lock": "hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows",
     "server-wait": "check on the server what its sessions wait for during the load",
     "latency": "use more connections: no resource is known to be full",
     "latency-of-bytes": "send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is "
     "known to be full",
     "latency-of-round-trips": "use more connections or fewer round trips: no resource is known to be full",
-    "errors": "remove the cause of the server's errors and measure again: these figures include them",
+    "errors": "remove the cause of the server's errors: these figures include them",
     "invalid": "repeat the run on an idle machine: these figures do not describe the path",
     "divided-cpu": "measure again with separate CPUs for load, howfar's link emulator and other programs before you buy CPUs",
     # About paths.
@@ -40,8 +41,8 @@ ACTIONS: Texts = {
     "repeat-elsewhere": "run this again when this machine, or another one, is quiet",
     "full-plan": "for a firmer answer, run the full plan",
     "enough-blocks": "run longer: at least {needed} blocks are needed",
-    "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine to resolve more",
-    "quieter-machine": "measure on a quieter machine to resolve more",
+    "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine: some differences are too close to call",
+    "quieter-machine": "measure on a quieter machine: some differences are too close to call",
 }
 AT_RATE = "at {rate_bps:rate}, {action}"
 """The action against the limit over one of several links."""
@@ -60,17 +61,18 @@ REASONS: Texts = {
     "{transaction_ms:.2f} ms ({percent} %)",
     "round-trips, idle link": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "
     "{transaction_ms:.2f} ms ({percent} %), while its bytes use {link_used:share} of the link's rate",
-    "larger-part": "whether round trips or CPU time is the larger part is not resolved",
-    "bandwidth": "whether more bandwidth helps is not resolved: at most {faster_link} times the throughput",
+    "larger-part": "whether round trips or CPU time is the larger part is too close to call",
+    "bandwidth": "whether more bandwidth helps is too close to call: at most {faster_link} times the throughput",
     "busy-machine": "other programs used the CPUs: on a quiet machine, round trips take a larger share",
     "forwarded-slower": "the forwarded socket reaches {ratio} times the {unit} per second of plain TCP ({arm})",
     "forwarded-cpu": "each {one} costs {cpu_ratio} times the CPU through the forwarded socket",
     "no-intervals": "fewer blocks give no interval, and intervals can be trusted with {trusted} blocks or more",
-    "blocks": "to resolve differences as small as these takes {blocks}; this run has {present}",
-    "blocks-of-cells": "to resolve differences as small as these takes about {median} blocks in the median of {cells} cells, "
+    "blocks": "to tell differences as small as these from chance takes {blocks}; this run has {present}",
+    "blocks-at-most": "to tell differences as small as these from chance takes up to {worst} blocks; this run has {present}",
+    "blocks-of-cells": "to tell differences as small as these from chance takes about {median} blocks in the median of {cells} cells, "
     "{worst} at worst ({arm}); this run has {present}",
-    "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to resolve a difference as small as that of "
-    "{unreachable}; CPU per query may need fewer",
+    "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to tell a difference as small as that of "
+    "{unreachable} from chance; CPU per query may need fewer",
     "narrow-blocks": "about {narrow} blocks would make the intervals as narrow as requested",
     "disturbed": "some blocks were disturbed",
 }

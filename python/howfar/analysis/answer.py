@@ -39,10 +39,13 @@ NOT_YET = "not-yet"
 NOTHING_COMPARED = Finding(id="nothing-compared")
 UNRESOLVED = "unresolved"
 """Id of a difference that the run does not resolve; the parameter `baseline` names what `subject` was compared with."""
+TOO_FEW = "too-few"
+"""Id of a difference of which too few measurements are good for an interval."""
 COMMON_TEXTS: Texts = {
     NOT_YET: "no answer yet: this run has {blocks:of block}, and an answer needs {needed}",
     NOTHING_COMPARED.id: "no answer: no block has both the baseline and another arm",
-    UNRESOLVED: "this run cannot tell {subject} from {baseline}",
+    UNRESOLVED: "too close to call: {subject} against {baseline}",
+    TOO_FEW: "too few measurements of {subject} were good",
 }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import Bound, CellSummary
 from howfar.bottleneck.cycle import PARTS, REST, ROUND_TRIPS, part_us
 from howfar.bottleneck.texts import LIMITS
 from howfar.findings import Finding, Texts, fill
 from howfar.model.resource import NOT_THE_PATH, Resource
-from howfar.plan.factors import FACTORS, Level, level_of
+from howfar.plan.factor import Level
+from howfar.plan.factors import FACTORS, level_of
 
 CAUSES: Texts = {
     "longer-round-trips": "with {subject}, a transaction takes {time_ms:table} ms on average, {part_ms:table} ms of it for "
@@ -18,6 +19,8 @@ CAUSES: Texts = {
     "{part_ms:table} ms more go to {part}",
     "shorter": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
     "{part_ms:table} ms less go to {part}",
+    "more-cpu": "with {subject}, a {unit} takes {bound:?at least }{cpu_us:table} µs of CPU on average, {part_us:table} µs of it in "
+    "the {part}; with {baseline} {usual_us:table} µs",
     "limited": "{subject} {limit}",
 }
 
@@ -61,6 +64,32 @@ def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Findin
         whole_ms = part_us(cell.cycle, ROUND_TRIPS) / 1e3
         parameters |= {"part_ms": whole_ms, "turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
     return Finding(id=finding_id, subject=_label(cell.factors, factor), parameters=parameters)
+
+
+def explain_cpu(cell: CellSummary, baseline: CellSummary, unit: str) -> Finding | None:
+    """For a cell with more CPU time per operation, the role whose share grew most. None: the means do not show it. `unit`: an
+    operation."""
+    times_us, usual_us = _cpu_by_role(cell), _cpu_by_role(baseline)
+    cpu_us, baseline_us = sum(times_us.values()), sum(usual_us.values())
+    part = max(times_us, key=lambda role: times_us[role] - usual_us.get(role, 0.0))
+    if cpu_us <= baseline_us or times_us[part] <= usual_us.get(part, 0.0):
+        return None
+    parameters: dict[str, str | int | float] = {
+        "unit": unit,
+        "baseline": _label(baseline.factors, "path"),
+        "bound": int(cell.cpu_bound is Bound.AT_LEAST),
+        "cpu_us": cpu_us,
+        "usual_us": baseline_us,
+        "part": part,
+        "part_us": times_us[part],
+    }
+    return Finding(id="more-cpu", subject=_label(cell.factors, "path"), parameters=parameters)
+
+
+def _cpu_by_role(cell: CellSummary) -> dict[str, float]:
+    cpu = cell.cpu_us_per_query
+    roles = {"client": cpu.client, "server": cpu.server, "forwarder": cpu.forwarder}
+    return {role: estimate.value for role, estimate in roles.items() if estimate is not None}
 
 
 def _label(factors: Mapping[str, Level], name: str) -> str:

@@ -21,7 +21,9 @@ from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
 from howfar.contract.receipt import TrialReceipt
-from howfar.plan.factors import Level, has_fault, offered_per_s, scatter_kind, waits_for_link
+from howfar.plan.factor import Level
+from howfar.plan.factors import has_fault, offered_per_s, scatter_kind, waits_for_link
+from howfar.plan.kinds import QUERY
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -35,7 +37,7 @@ from howfar.stats.intervals import (
     mean_interval,
     noise_floor,
 )
-from howfar.stats.trials import TrialTable, Value, median_latency_ns, p99_ms, transaction_histogram
+from howfar.stats.trials import FigureReader, TrialTable, median_latency_ns, p99_ms, transaction_histogram
 from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus
 
 DEFAULT_TARGET = 0.02
@@ -50,7 +52,7 @@ PARTS = (cycles.CLIENT_CPU, cycles.SERVER_CPU, cycles.FORWARDER_CPU, LINK, cycle
 
 
 class CpuPerQuery(Part):
-    """CPU microseconds per operation, by role. None: no such part on this path, or unknown."""
+    """CPU microseconds per operation, by role. None if this path has no such part, or if it is unknown."""
 
     client: Estimate
     server: Estimate | None
@@ -87,7 +89,7 @@ class Bound(StrEnum):
 
     @property
     def sign(self) -> str:
-        """Sign to write before such a ratio."""
+        """Sign to write before the ratio: `≥ `, `≤ ` or none."""
         return {"at least": "≥ ", "at most": "≤ "}.get(self.value, "")
 
 
@@ -103,15 +105,15 @@ class CellSummary(Part):
     """Operations per second."""
     ratio: Estimate | None
     """Ratio of operations per second to the baseline's, paired by block: the t estimate, or the rank estimate if
-    CONTAMINATED_BLOCKS is set. None, here and in every other ratio: no block has both, or the baseline's path was not measured at
-    the arm's given rate."""
+    CONTAMINATED_BLOCKS is set. None, here and in every other ratio, if no block has both, or if the baseline's path was not measured
+    at the arm's given rate."""
     mean_ratio: Estimate | None
     """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None
     """Ratio by Hodges-Lehmann with signed-rank limits."""
     block_ratios: tuple[float, ...]
     blocks_needed: int | None
-    """Blocks until the ratio's interval is as narrow as requested, with the observed scatter. None: unknown, or out of reach."""
+    """Blocks until the ratio's interval is as narrow as requested, with the observed scatter. None if unknown or out of reach."""
     resolution: Resolution
     cpu_resolution: Resolution
     """Judgement of `cpu_ratio`, against the noise floor of CPU. FASTER means less CPU."""
@@ -130,20 +132,20 @@ class CellSummary(Part):
     time_split_us: dict[str, float]
     """A transaction's mean time by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
     rest_rtt_ns: float | None
-    """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
+    """The link's RTT measured at rest, median over trials. None if this path has no link, or if it was not measured."""
     receipt: Annotated[TrialReceipt, PlainSerializer(TrialReceipt.as_json)]
     published: Published | None
     warnings: tuple[Diagnostic, ...]
     settled_after: int | None = None
-    """Number of blocks in which the arm was measured before it was paused because it is saturated. None: it was not paused."""
+    """Number of blocks in which the arm was measured before it was paused because it is saturated. None if it was not paused."""
     cycle: Cycle | None = None
-    """`time_split_us` with the parts that the window's counters add. None: an older run file."""
+    """`time_split_us` with the parts that the window's counters add. None in an older run file."""
     limit: Limit | None = None
     network: NetworkSeries | None = None
     keys: KeyReads | None = None
-    """Reads of keys. None: no key-value stores."""
+    """Reads of keys. None without key-value stores."""
     scatter: Scatter | None = None
-    """Components of the ratio's scatter. None: no link, or too few blocks."""
+    """Components of the ratio's scatter. None without a link, or with too few blocks."""
 
     @property
     def tps(self) -> Estimate:
@@ -154,7 +156,8 @@ class CellSummary(Part):
 
     @property
     def link_used(self) -> float | None:
-        """Share of the rate that the busier direction used: by the interface's count, else by the protocol's bytes. None: no rate."""
+        """Share of the link's rate that its busier direction used, by the interface's count or else the protocol's bytes. None
+        without a rate."""
         series = self.network
         if series is not None and series.interface_ceiling_bytes_per_s and series.at_s:
             directions = (series.to_client_bytes_per_s, series.to_server_bytes_per_s)
@@ -180,9 +183,9 @@ class Metric(StrEnum):
     P50 = "p50"
     P99 = "p99"
 
-    def reader(self, table: TrialTable) -> Value:
-        """A function that returns this quantity of one trial."""
-        values: dict[Metric, Value] = {
+    def reader(self, table: TrialTable) -> FigureReader:
+        """The function that reads this quantity from a trial."""
+        values: dict[Metric, FigureReader] = {
             Metric.THROUGHPUT: table.rate,
             Metric.CPU: table.path_cpu_us,
             Metric.P50: median_latency_ns,
@@ -193,50 +196,49 @@ class Metric(StrEnum):
 
 @dataclass(frozen=True)
 class NoiseFloors:
-    """Results of the run's A/A arms, separately for each figure, and the requested half-width."""
+    """Ratios of the run's A/A arms in each metric, and the requested half-width of intervals."""
 
     baseline_ratios: Mapping[Metric, Estimate] = field(default_factory=dict)
     """The baseline's second measurement over its first."""
     link_ratios: Mapping[Metric, Estimate] = field(default_factory=dict)
-    """Ratios of the A/A arm over the link. Empty: the run has no such arm."""
+    """Ratios of the A/A arm over the link. Empty if the run has no such arm."""
     ratios_by_kind: Mapping[tuple[object, ...], Mapping[Metric, Estimate]] = field(default_factory=dict)
-    """A/A ratios by kind of scatter, for kinds other than the baseline's. A kind without any (older run files) uses the baseline's."""
+    """A/A ratios by kind of scatter, other than the baseline's kind. A kind without A/A arm (older run files) uses the baseline's."""
     target: float = DEFAULT_TARGET
     comparisons: int = 1
     """Maximum number of comparisons that this run's report may call resolved."""
 
     def noise_floor(
-        self, figure: Metric = Metric.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
+        self, metric: Metric = Metric.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
     ) -> float | None:
-        """The noise floor that the report states; over a link the larger of both, because more may be uncertain there. None:
-        unknown."""
+        """The noise floor that the report states; over a link, the larger of the baseline's and the link's. None if unknown."""
         ratios = self.ratios_by_kind.get(kind, self.baseline_ratios)
-        if kind in self.ratios_by_kind and (figure not in ratios or noise_floor(ratios[figure]) is None):
+        if kind in self.ratios_by_kind and (metric not in ratios or noise_floor(ratios[metric]) is None):
             return None
         sources = (ratios, self.link_ratios) if over_link else (ratios,)
-        known = (noise_floor(source[figure]) for source in sources if figure in source)
+        known = (noise_floor(source[metric]) for source in sources if metric in source)
         return max((floor for floor in known if floor is not None), default=None)
 
-    def threshold(self, cell: Mapping[str, Level], figure: Metric = Metric.THROUGHPUT) -> Threshold:
+    def threshold(self, cell: Mapping[str, Level], metric: Metric = Metric.THROUGHPUT) -> Threshold:
         """The threshold that a ratio of a cell with these factors must exceed."""
-        floor = self.noise_floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
+        floor = self.noise_floor(metric, over_link=waits_for_link(cell), kind=scatter_kind(cell))
         return Threshold(floor, self.comparisons)
 
-    def compare(self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT) -> Resolution:
-        """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
-        compared = self.ratio(table, arm, reference, figure)
-        return Resolution.NOT_RESOLVED if compared is None else compared[1]
+    def compare(self, table: TrialTable, arm: str, reference: str, metric: Metric = Metric.THROUGHPUT) -> Resolution:
+        """Resolution of the ratio of one arm to another, paired by block. SLOWER means that the metric is smaller."""
+        ratio_and_resolution = self.ratio(table, arm, reference, metric)
+        return Resolution.NOT_RESOLVED if ratio_and_resolution is None else ratio_and_resolution[1]
 
     def ratio(
-        self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT
+        self, table: TrialTable, arm: str, reference: str, metric: Metric = Metric.THROUGHPUT
     ) -> tuple[Estimate, Resolution] | None:
-        """The ratio of one arm to another, paired by block, and its resolution. None: no block has both."""
-        ratios = table.block_ratios(arm, reference, figure.reader(table))
+        """The ratio of one arm to another, paired by block, and its resolution. None if no block has both."""
+        ratios = table.block_ratios(arm, reference, metric.reader(table))
         if not ratios:
             return None
         ratio = judge_ratio(ratios).reported
         factors = next(other.factors for other in table.run.info.arms if other.name == arm)
-        return ratio, self.threshold(factors, figure).resolve(ratio)
+        return ratio, self.threshold(factors, metric).resolve(ratio)
 
 
 def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
@@ -261,8 +263,8 @@ def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) ->
 
 def _repeat_ratios(table: TrialTable, repeated: str, first: str) -> dict[Metric, Estimate]:
     """Ratios of an arm's second measurement to its first, in each figure that its trials have."""
-    ratios = {figure: table.block_ratios(repeated, first, figure.reader(table)) for figure in Metric}
-    return {figure: judge_ratio(block_ratios).reported for figure, block_ratios in ratios.items() if block_ratios}
+    ratios = {metric: table.block_ratios(repeated, first, metric.reader(table)) for metric in Metric}
+    return {metric: judge_ratio(block_ratios).reported for metric, block_ratios in ratios.items() if block_ratios}
 
 
 def count_comparisons(table: TrialTable) -> int:
@@ -270,27 +272,27 @@ def count_comparisons(table: TrialTable) -> int:
     return COMPARISONS_PER_CONTENDER * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
 
-def judge_against_reference(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Judge the ratio of an arm to its reference, see `TrialTable.compared_reference`. None: the arm has no reference, or no block
-    has both."""
+def judge_against_reference(table: TrialTable, arm: Arm, read_figure: FigureReader) -> RatioJudgement | None:
+    """Judge the ratio of an arm to its reference, see `TrialTable.compared_reference`. None if the arm has no reference, or if no
+    block has both."""
     reference = table.compared_reference(arm)
-    ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
+    ratios = table.block_ratios(arm.name, reference.name, read_figure) if reference else []
     return judge_ratio(ratios) if ratios else None
 
 
 def summarise_cell(
     table: TrialTable, arm: Arm, floors: NoiseFloors, is_paused: bool, acknowledgement_s: float | None
 ) -> CellSummary:
-    """Summarise an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not wait."""
+    """Summarise an arm. `acknowledgement_s`: how long its commits wait for another machine; None if they do not."""
     trials, is_baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
     has_outage = has_fault(arm.factors)  # trials differ by chance in their outage, so their ratios are no results
-    has_given_rate = offered_per_s(arm.factors) is not None  # the given rate is the only limit
-    is_page = table.unit == "pages"  # rules for a load's sessions do not apply to an application or its visitors
+    has_given_rate = offered_per_s(arm.factors) is not None  # so the rate is the only limit
+    is_composite = table.operation.is_composite
     judgement = None if is_baseline or has_outage else judge_against_reference(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]
     merged = histograms.merge(records)
-    receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
+    receipts = [trial.receipt for trial in table.run.trials if trial.arm == arm.name and trial.status is TrialStatus.OK]
     link = link_facts(arm.factors, receipts)
     all_trials = list(table.trials[arm.name].values())
     rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
@@ -304,7 +306,7 @@ def summarise_cell(
     cpu_ratio = None if has_outage else _ratio_to_reference(table, arm, table.path_cpu_us)
     scatter_parts = scatter(all_trials, judgement, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
     warnings = diagnostics.arm_warnings(
-        trials, link, scatter_parts.shift if scatter_parts else None, is_engine_load=not is_page
+        trials, link, scatter_parts.shift if scatter_parts else None, is_engine_load=not is_composite
     )
     warnings += diagnostics.ratio_warnings(judgement, floors.target) if judgement else []
     return CellSummary(
@@ -332,30 +334,30 @@ def summarise_cell(
         turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_round_trips(receipts, arm.factors),
         queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
         bytes_per_txn=_bytes_per_txn(trials, transactions, counted=arm.factors.get("application") != "php"),
-        time_split_us={} if is_page or has_given_rate else time_split_us(cycle),
+        time_split_us={} if is_composite or has_given_rate else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else TrialReceipt(),
         published=_published_figure(table.run, arm),
         settled_after=len(trials) if is_paused else None,
         warnings=tuple(warnings),
         # With a fault, half of the window may be an outage, which then is the only limit.
-        cycle=None if has_outage or is_page or has_given_rate else cycle,
-        limit=None if has_outage or is_page or has_given_rate else limit,
+        cycle=None if has_outage or is_composite or has_given_rate else cycle,
+        limit=None if has_outage or is_composite or has_given_rate else limit,
         network=network_series(all_trials[-1], arm.factors),
         keys=_key_reads(table, trials),
         scatter=scatter_parts,
     )
 
 
-def _ratio_to_reference(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
+def _ratio_to_reference(table: TrialTable, arm: Arm, read_figure: FigureReader) -> Estimate | None:
     if arm.role is ArmRole.BASELINE:
         return IDENTITY
-    judgement = judge_against_reference(table, arm, value)
+    judgement = judge_against_reference(table, arm, read_figure)
     return judgement.reported if judgement else None
 
 
 def time_split_us(cycle: Cycle) -> dict[str, float]:
-    """Microseconds of a transaction in six parts. The rest is neither CPU, round trips nor waiting for a CPU."""
+    """Split a transaction's time into six parts, in microseconds. REST is neither CPU, round trips nor waiting for a CPU."""
     split = dict.fromkeys(PARTS, 0.0)
     for part in cycle.parts:
         split[LINK if part.name == cycles.ROUND_TRIPS else part.name if part.name in PARTS else REST] += part.us
@@ -378,8 +380,8 @@ def _bytes_per_txn(trials: Sequence[Measured], transactions: int, counted: bool)
 
 
 def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
-    """Reads of keys as counted by the engine, or as reported by an application's pages."""
-    if table.unit == "queries":
+    """Reads of keys as counted by the engine, or as an application reported. None if there were none."""
+    if table.operation is QUERY:
         return None
     reads = [(service.hits, service.misses) for trial in trials for service in trial.services]
     reads += [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
@@ -443,7 +445,7 @@ class Scatter(Part):
     rtt: float
     """Relative standard deviation of the RTT at rest from block to block."""
     rtt_off: float | None = None
-    """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None: not known."""
+    """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None if unknown."""
     shift: float | None = None
     """Relative change of the figure due to `rtt_off`. Interval and controls refer to the link's actual RTT, not the requested one."""
 
@@ -454,8 +456,8 @@ def scatter(
     round_trips_share: float,
     rest_rtt_ns: float | None = None,
 ) -> Scatter | None:
-    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: share of round trips in the cycle.
-    `rest_rtt_ns`: expected RTT of a ping over the requested link; None: no RTT was requested."""
+    """Scatter of an arm's good trials. None without a link, or with too few blocks. `round_trips_share`: share of round trips in the
+    cycle. `rest_rtt_ns`: expected RTT of a ping over the requested link; None if no RTT was requested."""
     rtts_ns = {
         trial.block: rtt_ns
         for trial in trials

@@ -14,11 +14,12 @@ from howfar.analysis.answer import Answer, not_yet, sentence
 from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOSTS, LEFT_OUT, ORDINALS, QUESTIONS
 from howfar.analysis.confirmation import TOLERANCE
 from howfar.findings import Finding, describe, fill, join_clauses
-from howfar.plan.distances import EVEN
-from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
-from howfar.plan.page import Keys, PageShape
+from howfar.plan.factor import FactorLevels
+from howfar.plan.factors import FACTORS, ORDINARY, RATE_BPS, RTT_NS, SERVER_LINKS, node_rtts_ns, offered_per_s
+from howfar.plan.kinds import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
-from howfar.plan.types import USED_KEYS, USED_OPTIONS, Data, Timing, Workload, factors_model
+from howfar.plan.types import Timing, factors_model
+from howfar.plan.workload import PLAN_TABLES, WORKLOADS, Data, Unit, Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     excludes_one,
@@ -28,7 +29,7 @@ from howfar.stats.intervals import (
     simultaneous,
     welch_ratio,
 )
-from howfar.stats.trials import TrialTable, Unit, median_latency_ns, p99_ms, trial_table
+from howfar.stats.trials import TrialTable, median_latency_ns, p99_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -124,13 +125,8 @@ _MAX_LINK_DIFFERENCE = 0.25
 """Maximum relative difference between two links that are still compared, if one was measured between hosts."""
 _MIN_REPORTED_DIFFERENCE = RTT_OFF_MAX_SHARE
 """Minimum relative difference of two links that the report states: the tolerance of an emulated link."""
-_LINK_LEVELS = {
-    "rtt_ns": "RTT",
-    "rate_bps": "rate",
-    "replica_rtt_ns": "RTT to the replica",
-    "replica_rate_bps": "rate to the replica",
-}
-_MEASURED_FACTORS = (*_LINK_LEVELS, DISTANCES.name)
+_LINK_LEVELS = {name: factor.link_level for name, factor in FACTORS.items() if factor.link_level}
+_MEASURED_FACTORS = (*_LINK_LEVELS, *(links.pairs.name for links in SERVER_LINKS))
 """Factors whose level is measured, not set, between hosts."""
 
 
@@ -187,12 +183,8 @@ def _link_difference_sentence(before: Run, after: Run, arms: Sequence[ArmCompari
     return fill(HOSTS["links"], differences=", ".join(differences)) if differences else ""
 
 
-_LINK_OPTIONS = {
-    "--rtt": "rtt_ns",
-    "--rate": "rate_bps",
-    "--replica-rtt": REPLICA_RTT_NS.name,
-    "--distances": DISTANCES.name,
-}
+_EMULATED_FACTORS = (RTT_NS, RATE_BPS, *(factor for links in SERVER_LINKS for factor in (links.rtt, links.pairs)))
+_LINK_OPTIONS = {f"--{factor.key.replace('_', '-')}": factor.name for factor in _EMULATED_FACTORS}
 
 
 def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
@@ -209,7 +201,11 @@ def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComp
     if _on_hosts(before) == _on_hosts(after):
         return fill(HOSTS["far-runs"], far=far, one=_link_text(one), other=_link_text(other))
     host_levels = one if _on_hosts(before) else other
-    usable = ((option, name) for option, name in _LINK_OPTIONS.items() if host_levels.get(name) not in (None, EVEN))
+    usable = (
+        (option, name)
+        for option, name in _LINK_OPTIONS.items()
+        if host_levels.get(name) not in (None, FACTORS[name].ordinary)
+    )
     options = " ".join(f"{option} {_with_unit(name, host_levels[name])}" for option, name in usable)
     return fill(HOSTS["far-laboratory" if options else "far-unknown"], far=far, options=options)
 
@@ -256,11 +252,14 @@ def compare(before: Run, after: Run) -> RunComparison:
 
 
 def _is_same_workload(before: Run, after: Run) -> bool:
-    """Whether two runs have the same workload. Pages that only one of them has are arms that only it has."""
-    pages, other_pages = _plan_table(before, "pages"), _plan_table(after, "pages")
-    return all(_plan_table(before, table) == _plan_table(after, table) for table in ("workload", "keys")) and all(
-        pages[name] == other_pages[name] for name in pages.keys() & other_pages.keys()
-    )
+    """Whether two runs have the same workload. A named table that only one of them has is for arms that only it has."""
+    if any(_plan_table(before, table) != _plan_table(after, table) for table in ("workload", "keys")):
+        return False
+    for table in PLAN_TABLES:
+        old, new = _plan_table(before, table.name), _plan_table(after, table.name)
+        if any(old[name] != new[name] for name in old.keys() & new.keys()):
+            return False
+    return True
 
 
 def _compare_arm(old: TrialTable, new: TrialTable, name: str, is_measured: bool) -> ArmComparison:
@@ -360,7 +359,7 @@ def _collect_facts(run: Run) -> dict[str, object]:
     facts: dict[str, object] = {"plan": info.plan_name, "quick": info.quick}
     if baseline is not None:
         facts["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
-    for table in ("factors", "workload", "data", "timing", "keys", "pages"):
+    for table in ("factors", *_PLAN_TABLES, *_NAMED_TABLES):
         for key, value in _plan_table(run, table).items():
             if table != "timing" or key in COMPARED_TIMING:
                 facts[f"{table}: {_without_unit(key)}"] = (
@@ -373,7 +372,11 @@ def _collect_facts(run: Run) -> dict[str, object]:
 
 
 _PLAN_TABLES: dict[str, type[PlanPart]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
-"""Models of a plan's tables, except `factors`, and `pages`, which has a table for each page."""
+"""Models of a plan's tables, except `factors`."""
+_NAMED_TABLES = {table.name: table.model for table in PLAN_TABLES}
+"""Models of tables that have a table for each name."""
+FACT_WORDS = {**FACTS, **{name: f"the {name}" for name in _NAMED_TABLES}}
+"""Facts in words."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, object]:
@@ -382,15 +385,17 @@ def _plan_table(run: Run, table: str) -> Mapping[str, object]:
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
-    if table == "pages":
-        return {name: _with_defaults(PageShape, shape) for name, shape in value.items() if isinstance(shape, Mapping)}
+    if (model := _NAMED_TABLES.get(table)) is not None:
+        return {name: _with_defaults(model, entry) for name, entry in value.items() if isinstance(entry, Mapping)}
     if table == "factors":
         return _with_defaults(factors_model(), {**{name: [level] for name, level in ORDINARY.items()}, **value})
     filled = _with_defaults(_PLAN_TABLES[table], value)
     if table == "workload":
-        used = {"kind", *USED_OPTIONS.get(str(filled["kind"]), filled)}
+        kind = WORKLOADS.get(str(filled["kind"]))
+        used = {"kind", *(filled if kind is None else kind.used_options)}
     elif table == "keys":
-        used = {*USED_KEYS.get(str(_plan_table(run, "workload").get("kind")), ())}
+        kind = WORKLOADS.get(str(_plan_table(run, "workload").get("kind")))
+        used = set() if kind is None else {*kind.used_keys}
     else:
         used = {*filled}
     return {name: entry for name, entry in filled.items() if name in used}
@@ -434,6 +439,8 @@ def _fact_text(value: object) -> str:
 
 DIFFERS = ("differs", "differs-most")
 """Ids of findings that two runs differ."""
+NOT_COMPARED = ("other-unit", "other-workload", "nothing-shared")
+"""Ids of findings that no arm of two runs can be compared."""
 _MAX_MACHINE_SHARE = 0.5
 """Maximum difference that the ratios to the baseline may hide, as a share of the difference that a change of the machine is to
 explain."""
@@ -531,7 +538,7 @@ def _find_throughput_differences(compared: Mapping[str, RunComparison], is_singl
 
 def _explain(comparison: RunComparison, run: str) -> tuple[Finding, ...]:
     """Why a run differs from the first one: whether paths or the machine changed, and the facts that differ. `run`: its ordinal."""
-    subjects = dict.fromkeys(FACTS[difference.what.partition(":")[0]] for difference in comparison.differences)
+    subjects = dict.fromkeys(FACT_WORDS[difference.what.partition(":")[0]] for difference in comparison.differences)
     facts = tuple(Finding(id="facts", subject=subject, parameters={"run": run}) for subject in subjects)
     known = {
         arm.arm: simultaneous(ratio, arm.comparisons)

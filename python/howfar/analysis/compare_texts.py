@@ -12,17 +12,17 @@ QUESTIONS: Texts = {
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 ANSWERS: Texts = {
     # Of two runs, each arm that differs.
-    "differs": "probably not: in the {run} run, {subject} is {estimate:slower}",
-    "differs, next": "{subject} {estimate:slower}",
+    "differs": "probably not: in the {run} run, {subject} has {estimate:more} throughput",
+    "differs, next": "{subject} {estimate:more}",
     # Of several runs, the arm that differs most from the first run.
-    "differs-most": "probably not: compared with the first run, {subject} is {estimate:slower} in the {run} run",
-    "differs-most, next": "{subject} {estimate:slower} in the {run} one",
-    "same": "yes, within {within:upper}: no difference in throughput is resolved for {arms:of arm}",
+    "differs-most": "probably not: compared with the first run, {subject} has {estimate:more} throughput in the {run} run",
+    "differs-most, next": "{subject} {estimate:more} in the {run} one",
+    "same": "yes, within {within:upper}: no difference in the throughput of {arms:of arm} is more than chance",
     # Of several runs, those that the answer is not about.
     "left-out": "left out: the {subject} run",
     # Without an answer.
     NOT_YET: "no answer yet: a run has {blocks:of block}, and an answer needs {needed}",
-    "too-wide": "this cannot be told: throughput may differ by up to {within:upper}",
+    "too-wide": "too close to call: throughput may differ by up to {within:upper}",
     "other-unit": "no answer: the first run counts {unit}, and the {run} run {other}",
     "other-workload": "no answer: the workload of the {run} run is not that of the first",
     "nothing-shared": "no answer: the runs share no arm with the same factor levels",
@@ -33,11 +33,11 @@ LEFT_OUT: Texts = {
     "other-workload": "The {run} run is left out of the answer: its workload is not that of the first.",
 }
 CAUSES: Texts = {
-    "path": "not the machine as a whole: relative to each run's baseline, {subject} is {estimate:slower} in the {run} run",
-    "path, next": "{subject} {estimate:slower}",
+    "path": "not the machine as a whole: relative to each run's baseline, {subject} has {estimate:more} throughput in the {run} run",
+    "path, next": "{subject} {estimate:more}",
     "machine": "relative to each run's baseline, no arm of the {run} run differs, within {within:upper}: this points to the machine, "
     "not a path",
-    "unclear": "whether a path or the machine changed in the {run} run is not resolved",
+    "unclear": "whether a path or the machine changed in the {run} run is too close to call",
     "facts": "the {run} run differs in {subject}",
     "facts, after path": "that run also differs in {subject}",
     "facts, after machine": "that run also differs in {subject}",
@@ -52,7 +52,6 @@ FACTS: Texts = {
     "data": "the data",
     "timing": "the length of trials",
     "keys": "the keys",
-    "pages": "the pages",
     "server": "the server",
     "howfar": "the version of howfar",
     "kernel": "the kernel",
@@ -73,14 +72,15 @@ CERTAINTY: Texts = {
 ADVICE: Texts = {
     "interleave": "For a firm answer, measure both in one run: a plan with both as arms, as in `howfar plans paths`.",
     "because-interleave": "Arms of one run alternate, so that changes of the machine affect all of them alike.",
-    "continue": "Measure more blocks: `howfar resume FILE --time-budget 10min`.",
+    "continue": "Measure more blocks:",
+    "same-plan": "Compare with a run of the first one's command:",
 }
 VERDICTS: Texts = {
     "other-levels": "other factor levels",
     "given-rate": "at a given rate",
-    "unresolved": "not resolved",
-    "faster": "faster",
-    "slower": "slower",
+    "unresolved": "too close to call",
+    "faster": "more",
+    "slower": "fewer",
 }
 """Below the ratio of each arm."""
 TABLES: Texts = {
@@ -94,7 +94,8 @@ TABLES: Texts = {
 HOSTS: Texts = {
     "incomparable": "No arm can be compared: in none are the factors the same and the link near. Run the laboratory with the plan "
     "of the run on hosts.",
-    "unresolved": "Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {worst}.",
+    "unresolved": "Whether laboratory and hosts agree is too close to call: no arm has an interval; the ratio to the baseline "
+    "{worst}.",
     "worst": "differs most for {arm}, by a factor of {ratio}",
     "agreement": "Between laboratory and hosts, the ratio to the baseline agrees to {tolerance:share} for {agrees} of "
     "{judged:of arm}{partly:? with an interval}{differs}{wide}; it {worst}.",

@@ -14,6 +14,7 @@ from statistics import median
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.plateau import curves
+from howfar.bottleneck.acknowledgement import ACKNOWLEDGEMENT
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit, Unconfirmed
 from howfar.contract.environment import RunEnvironment
@@ -27,7 +28,7 @@ from howfar.store import records as events
 from howfar.store.records import Arm, ArmRole, Run, Trial
 from howfar.units import format_duration_ns, format_rate_bps
 
-_CPUS = frozenset(
+_CPU_RESOURCES = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
 _MIN_CONNECTIONS_TO_HALVE = 8
@@ -43,7 +44,7 @@ _PER_CONNECTION_LIMITS = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, R
 """Limits that apply to each connection separately: half as many connections carry half as much."""
 _REASONS_NOT_TESTABLE = {
     Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
-    Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
+    Resource.ACKNOWLEDGEMENT: ACKNOWLEDGEMENT.untestable,
     Resource.ERRORS: "transactions fail",
     Resource.INVALID: "the figures themselves are not valid",
     Resource.NOT_ESTABLISHED: "no limit was established",
@@ -53,51 +54,53 @@ _REASONS_NOT_TESTABLE = {
 def make_intervention(
     cell: CellSummary, limit: Limit, environment: RunEnvironment, trials: Sequence[Trial] = ()
 ) -> Intervention | str:
-    """The change to an arm that tests a limit, or the reason why this laboratory cannot make one. `trials`: the arm's good trials."""
+    """The change to an arm that tests a limit, or the reason why it cannot be tested here. `trials`: the arm's good trials."""
     factors, resource = cell.factors, limit.resource
 
-    def scaled(name: str, change: float, predicted: float, ratio_if_wrong: float, rules_out: str = "") -> Intervention:
+    def change_level(
+        name: str, change: float, predicted: float, ratio_if_wrong: float, rules_out: str = ""
+    ) -> Intervention:
         old = int(factors[name])
         new = int(old * change)
         return Intervention(
             arm=cell.arm,
             resource=resource,
-            changed=_DESCRIBE_CHANGE[name](old, new),
+            changed=_CHANGE_TEXTS[name](old, new),
             factors=factors | {name: new},
             predicted=predicted,
             ratio_if_wrong=ratio_if_wrong,
             rules_out=rules_out,
         )
 
-    def capped(predicted: float) -> float:
+    def limit_by_cpu(predicted: float) -> float:
         return min(predicted, _growth_until_cpu_full(cell, environment, trials))
 
     if resource in LINKS and "rate_bps" in factors:
-        return scaled("rate_bps", RATE_FACTOR, capped(RATE_FACTOR), 1.0)
-    if resource is Resource.LATENCY and "rate_bps" in factors and _is_wire_larger(cell):
-        return scaled("rate_bps", RATE_FACTOR, capped(_ratio_at_faster_link(cell)), 1.0)
+        return change_level("rate_bps", RATE_FACTOR, limit_by_cpu(RATE_FACTOR), 1.0)
+    if resource is Resource.LATENCY and "rate_bps" in factors and _wire_exceeds_round_trips(cell):
+        return change_level("rate_bps", RATE_FACTOR, limit_by_cpu(_ratio_at_faster_link(cell)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
-        return scaled("rtt_ns", 0.5, capped(_ratio_at_half_rtt(cell)), 1.0)
+        return change_level("rtt_ns", 0.5, limit_by_cpu(_ratio_at_half_rtt(cell)), 1.0)
     threads = int(factors.get("threads", 1))
-    if resource in _CPUS | {Resource.LOCK} and threads >= _MIN_CONNECTIONS_TO_HALVE:
-        return scaled("threads", 0.5, 1.0, threads // 2 / threads, _RULES_OUT_PER_CONNECTION)
+    if resource in _CPU_RESOURCES | {Resource.LOCK} and threads >= _MIN_CONNECTIONS_TO_HALVE:
+        return change_level("threads", 0.5, 1.0, threads // 2 / threads, _RULES_OUT_PER_CONNECTION)
     if resource in _PER_CONNECTION_LIMITS and threads > 1:
-        return scaled("threads", 0.5, threads // 2 / threads, 1.0, _RULES_OUT_SHARED)
-    if resource in _CPUS and "rate_bps" in factors:
+        return change_level("threads", 0.5, threads // 2 / threads, 1.0, _RULES_OUT_SHARED)
+    if resource in _CPU_RESOURCES and "rate_bps" in factors:
         if (cell.link_used or 0.0) >= _MIN_LINK_USE:
-            return scaled("rate_bps", RATE_FACTOR, 1.0, RATE_FACTOR, _RULES_OUT_LINK)
+            return change_level("rate_bps", RATE_FACTOR, 1.0, RATE_FACTOR, _RULES_OUT_LINK)
         return "too few connections to halve, and the link is used too little for its rate to matter"
     return _REASONS_NOT_TESTABLE.get(resource, "the laboratory cannot change this resource alone")
 
 
-_DESCRIBE_CHANGE: dict[str, Callable[[int, int], str]] = {
+_CHANGE_TEXTS: dict[str, Callable[[int, int], str]] = {
     "rate_bps": lambda old, new: f"rate {format_rate_bps(old)} -> {format_rate_bps(new)}",
     "rtt_ns": lambda old, new: f"RTT {format_duration_ns(old)} -> {format_duration_ns(new)}",
     "threads": lambda old, new: f"{old} -> {new} connections",
 }
 
 
-def _is_wire_larger(cell: CellSummary) -> bool:
+def _wire_exceeds_round_trips(cell: CellSummary) -> bool:
     """Whether the bytes on the wire take more of a connection's cycle than round trips do."""
     return cell.cycle is not None and part_us(cell.cycle, WIRE) > part_us(cell.cycle, ROUND_TRIPS)
 
@@ -122,12 +125,12 @@ def _growth_until_cpu_full(cell: CellSummary, environment: RunEnvironment, trial
     forwarder_us = cpu.forwarder.value if cpu.forwarder else 0.0
     server_us = cpu.server.value if cpu.server else 0.0
     growths = []
-    for host, us in (("server", server_us), ("client", cpu.client.value)):
+    for host, cpu_us in (("server", server_us), ("client", cpu.client.value)):
         cpus = HostCpus.from_environment(environment, host)
-        load = (us + forwarder_us * forwarder_share([cell.receipt], host)) * cell.qps.value / 1e6
-        others = median([cpus.others_cpus(trial, load) for trial in trials]) if trials else 0.0
-        used = load + cpus.link_cpus(trials)
-        growths += [(cpus.count - others) / used] if used > 0 else []
+        own_cpus = (cpu_us + forwarder_us * forwarder_share([cell.receipt], host)) * cell.qps.value / 1e6
+        others_cpus = median([cpus.others_cpus(trial, own_cpus) for trial in trials]) if trials else 0.0
+        used_cpus = own_cpus + cpus.link_cpus(trials)
+        growths += [(cpus.count - others_cpus) / used_cpus] if used_cpus > 0 else []
     return max(min(growths), 1.0) if growths else RATE_FACTOR
 
 
@@ -183,8 +186,8 @@ def confirmations(confirmation_run: Run) -> tuple[Confirmation, ...]:
     """Results of tests. `confirmation_run`: the confirmation's part of a run (`records.confirmation_part`)."""
     table = trial_table(confirmation_run)
     results = []
-    for intervention in _interventions(confirmation_run):
-        ratios = _ratios(table, intervention)
+    for intervention in _read_interventions(confirmation_run):
+        ratios = _block_ratios(table, intervention)
         if ratios:
             measured = judge_ratio(ratios).reported
             results.append(
@@ -211,8 +214,8 @@ def unconfirmed(confirmation_run: Run) -> tuple[Unconfirmed, ...]:
     table = trial_table(confirmation_run)
     unmeasured = [
         Unconfirmed(arm=intervention.arm, resource=intervention.resource, why="no block in which both were measured")
-        for intervention in _interventions(confirmation_run)
-        if not _ratios(table, intervention)
+        for intervention in _read_interventions(confirmation_run)
+        if not _block_ratios(table, intervention)
     ]
     return (*(Unconfirmed.model_validate(refused) for refused in confirmation.refused), *unmeasured)
 
@@ -249,12 +252,12 @@ def _includes(measured: Estimate, ratio: float) -> bool:
     return measured.low is not None and measured.high is not None and measured.low <= ratio <= measured.high
 
 
-def _ratios(table: TrialTable, intervention: Intervention) -> list[float]:
+def _block_ratios(table: TrialTable, intervention: Intervention) -> list[float]:
     repeated_name, changed_name = _pair_names(intervention)
     return table.block_ratios(changed_name, repeated_name)
 
 
-def _interventions(confirmation_run: Run) -> tuple[Intervention, ...]:
+def _read_interventions(confirmation_run: Run) -> tuple[Intervention, ...]:
     confirmation = events.confirmation(confirmation_run.events)
     records = () if confirmation is None else confirmation.interventions
     return tuple(Intervention.model_validate(record) for record in records)

@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field
 
 from howfar.plan.cells import level_label
 from howfar.plan.factors import (
-    REPLICA_RTT_NS,
+    RTT_NS,
     THREADS,
     level_of,
     offered_per_s,
@@ -105,7 +105,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         waited = waited_rtt(arm.factors)
         assert waited is not None, "a control with an effect waits for a round trip"
         injected = (waited.level_in(arm.factors) - waited.level_in(reference.factors)) / 1e3
-        commits = waited is REPLICA_RTT_NS
+        commits = waited is not RTT_NS  # only commits wait for another server
         name, unit = f"{LONGER_RTT} +{injected:g} µs", "µs per commit" if commits else "µs per round trip"
         differences = _differences(table, arm, reference, _commit_us if commits else _round_trip_us)
         effect = mean_interval(differences) if differences else None

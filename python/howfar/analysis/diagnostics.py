@@ -12,7 +12,7 @@ from howfar.analysis.link_facts import LinkFacts
 from howfar.plan.factors import has_fault
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
-from howfar.stats.trials import TrialTable, Value
+from howfar.stats.trials import FigureReader, TrialTable
 from howfar.store.records import MachineLoad, Measured
 
 FEW_BLOCKS = 8
@@ -199,7 +199,7 @@ MEANINGS = {
         "every block had a void trial, so the figures come from the valid trials of the first blocks, which favours "
         "paths that cross the link; run again on a quieter machine"
     ),
-    Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
+    Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so differences of that size are too close to call",
     Diagnostic.LINK_NOT_AS_REQUESTED: (
         "the link's measured RTT differs from the requested one, or, between hosts, from that before the run"
     ),
@@ -216,7 +216,7 @@ def baseline_spread(table: TrialTable) -> Spread | None:
     the machine."""
     trials = table.measured(table.baseline.name) if table.baseline else []
 
-    def max_over_min(read_value: Value) -> float | None:
+    def max_over_min(read_value: FigureReader) -> float | None:
         values = [value for trial in trials if (value := read_value(trial))]
         return max(values) / min(values) if len(values) > 1 else None
 

@@ -1,8 +1,8 @@
 """Trials in which other programs used CPUs: how many, how much, which programs, and what the ratios are without these blocks.
 
-A trial is judged by the CPUs that others used in its window, not by its result. They are what is left of the CPUs in use without
-the trial's own processes, so work of the kernel for a link may count as theirs. A median over trials would hide what disturbs fewer
-than half of them.
+A trial is judged by the CPUs that others used in its window, not by its result. These are the CPUs in use minus those of the
+trial's own processes, so the kernel's work for a link may be among them. A median over trials would hide a disturbance of
+fewer than half of them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from howfar.stats.trials import TrialTable, others_cpus_in_trial
 from howfar.store.records import ArmRole, Trial
 
 MUCH_DISTURBED_SHARE = 0.25
-"""Share of disturbed trials from which a run should be repeated. In simulations in which programs slow arms unequally, 95 % intervals
-hold the truth less often from there on."""
+"""Share of disturbed trials from which a run should be repeated. From there on, in simulations in which programs slow arms
+unequally, 95 % intervals contain the true ratio less often."""
 
 
 class DisturbingProgram(Part):
     name: str
     pids: tuple[int, ...]
-    """Of its busiest process in each of these trials."""
+    """PIDs of its busiest process in each of these trials."""
     trials: int
     """Disturbed trials in which it was one of the largest users of CPU time."""
     max_cpus: float
     share: float
-    """Its part of the CPU time of others, over all disturbed trials."""
+    """Its share of the CPU time of other programs, over all disturbed trials."""
 
 
 class QuietRatio(Part):
@@ -46,22 +46,22 @@ class Disturbance(Part):
     """What other programs did during a run."""
 
     trials: int
-    """Disturbed good trials: others used more than a tenth of the machine's CPUs."""
+    """Number of disturbed good trials, in which others used more than a tenth of the machine's CPUs."""
     of: int
-    """Good trials in which the CPUs that others used are known."""
+    """Number of good trials in which the CPUs that others used are known."""
     max_cpus: float
     machine_cpus: int
     blocks: tuple[int, ...]
     """Blocks with a disturbed trial."""
     programs: tuple[DisturbingProgram, ...]
-    """The one with the most CPU time first."""
+    """Programs, the one with the most CPU time first."""
     are_seen: bool
-    """Whether names were recorded. If so and `programs` is empty, the kernel or short-lived processes used the CPUs."""
+    """Whether names of programs were recorded. If so and `programs` is empty, the kernel or short-lived processes used the CPUs."""
     quiet_ratios: dict[str, QuietRatio]
-    """Ratios without these blocks, by arm, where their interval does not hold the ratio of all blocks."""
+    """Ratios without the disturbed blocks, by arm, if their interval does not contain the ratio of all blocks."""
 
     def figures(self) -> dict[str, str | int | float]:
-        """What sentences about it state."""
+        """Parameters of the sentences about a disturbance."""
         return {"most": self.max_cpus, "cpus": self.machine_cpus, "disturbed": self.trials, "known": self.of}
 
     @property
@@ -77,7 +77,7 @@ def find_disturbance(
     machine_cpus: int | None,
     without_blocks: Callable[[frozenset[int]], TrialTable],
 ) -> Disturbance | None:
-    """None: no trial was disturbed, or it is not known."""
+    """Find what other programs did during a run. None if no trial was disturbed, or if that is unknown."""
     if machine_cpus is None:
         return None
     trials = [trial for by_block in table.trials.values() for trial in by_block.values()]
@@ -99,30 +99,32 @@ def find_disturbance(
 
 
 def _programs(trials: Sequence[Trial], others_cpus: float) -> tuple[DisturbingProgram, ...]:
-    uses = defaultdict(list)
+    uses_by_program = defaultdict(list)
     for trial in trials:
         for program in trial.receipt.programs or ():
-            uses[program.name].append((trial.number, program))
-    by_use = sorted(uses.items(), key=lambda use: -sum(program.cpus for _, program in use[1]))
+            uses_by_program[program.name].append((trial.number, program))
+    by_use = sorted(uses_by_program.items(), key=lambda entry: -sum(program.cpus for _, program in entry[1]))
     return tuple(
         DisturbingProgram(
             name=name,
-            pids=tuple(dict.fromkeys(program.pid for _, program in found)),
-            trials=len({number for number, _ in found}),
-            max_cpus=max(program.cpus for _, program in found),
-            share=sum(program.cpus for _, program in found) / others_cpus,
+            pids=tuple(dict.fromkeys(program.pid for _, program in program_uses)),
+            trials=len({number for number, _ in program_uses}),
+            max_cpus=max(program.cpus for _, program in program_uses),
+            share=sum(program.cpus for _, program in program_uses) / others_cpus,
         )
-        for name, found in by_use
+        for name, program_uses in by_use
     )
 
 
-def _quiet_ratios(quiet: TrialTable, floors: NoiseFloors, cells: Sequence[CellSummary]) -> dict[str, QuietRatio]:
-    arms, ratios = {arm.name: arm for arm in quiet.run.info.arms}, {}
+def _quiet_ratios(
+    undisturbed_table: TrialTable, floors: NoiseFloors, cells: Sequence[CellSummary]
+) -> dict[str, QuietRatio]:
+    arms, ratios = {arm.name: arm for arm in undisturbed_table.run.info.arms}, {}
     for cell in cells:
-        reference = quiet.compared_reference(arms[cell.arm])
+        reference = undisturbed_table.compared_reference(arms[cell.arm])
         if reference is None or cell.role is not ArmRole.CONTENDER or cell.ratio is None:
             continue
-        blocks = quiet.block_ratios(cell.arm, reference.name)
+        blocks = undisturbed_table.block_ratios(cell.arm, reference.name)
         if len(blocks) < MIN_BLOCKS:
             continue
         ratio = judge_ratio(blocks).reported

@@ -14,7 +14,7 @@ from howfar.store.records import Run, Trial, TrialStatus
 LATE_NS = 1_000_000
 """Delay from which a late start, or a late request of an open loop, is reported."""
 BUSY_SHARE = 0.9
-"""Share of a CPU beyond which a client's busiest thread was itself the limit."""
+"""Share of a CPU beyond which a client's busiest thread limited the load."""
 
 
 class HostNote(Part):
@@ -34,10 +34,10 @@ class HostsSeen(Part):
 
     notes: tuple[HostNote, ...]
     swapped: tuple[str, str] | None
-    """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None: roles were not exchanged."""
+    """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None if roles were not exchanged."""
     machines: Estimate | None
-    """Ratio of the baseline's operations per second with the first of those hosts as the server to that with the second. None: not
-    measured with both."""
+    """Ratio of the baseline's operations per second with the first of those hosts as the server to that with the second. None
+    if it was not measured with both."""
 
 
 _ReadFact = Callable[[HostReport], float | None]
@@ -49,7 +49,7 @@ _LIMIT_RULES: tuple[tuple[str, _ReadFact, float], ...] = (
 
 
 def summarise_hosts(run: Run, table: TrialTable) -> HostsSeen | None:
-    """Facts about the hosts of a run. None: the run was in the laboratory."""
+    """Facts about the hosts of a run. None if the run was in the laboratory."""
     trials = [trial for trial in run.trials if trial.status is TrialStatus.OK and trial.receipt.hosts is not None]
     if not trials:
         return None
@@ -66,9 +66,9 @@ def _collect_notes(trials: list[Trial]) -> list[HostNote]:
     notes = []
     reports_of_trials = [trial.receipt.hosts.start for trial in trials if trial.receipt.hosts is not None]
     for host in dict.fromkeys(name for reports in reports_of_trials for name in reports):
-        own_reports = [reports[host] for reports in reports_of_trials if host in reports]
+        reports_of_host = [reports[host] for reports in reports_of_trials if host in reports]
         for what, read_fact, limit in _LIMIT_RULES:
-            values = [value for report in own_reports if (value := read_fact(report)) is not None]
+            values = [value for report in reports_of_host if (value := read_fact(report)) is not None]
             exceeding = [value for value in values if value > limit]
             if exceeding:
                 notes.append(HostNote(host=host, what=what, trials=len(exceeding), of=len(values), most=max(exceeding)))

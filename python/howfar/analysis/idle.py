@@ -18,22 +18,23 @@ class IdleLevel(Part):
 
     level: str
     halts_per_s: float | None
-    """How often per second a CPU went idle: for the CPU that did so most often, median over trials. None: this kernel does not
-    count that."""
+    """How often per second a CPU went idle: for the CPU that did so most often, median over trials. None if this kernel does
+    not count that."""
 
 
 class IdleStates(Part):
     """Behaviour of CPUs while nothing ran on them."""
 
     driver: str | None
-    """The kernel's idle driver (cpuidle). None: it has none."""
+    """The kernel's idle driver (cpuidle). None if it has none."""
     governor: str | None
     levels: tuple[IdleLevel, ...]
 
 
 def idle_states(run: Run) -> IdleStates | None:
-    """Idle states of a run. None: an older run file, or no good trial."""
-    receipts = [idle for t in run.trials if t.status is TrialStatus.OK and (idle := t.receipt.idle) is not None]
+    """Idle states of a run. None for an older run file, or without a good trial."""
+    good_trials = [trial for trial in run.trials if trial.status is TrialStatus.OK]
+    receipts = [idle for trial in good_trials if (idle := trial.receipt.idle) is not None]
     if not receipts:
         return None
     levels = dict.fromkeys(receipt.level for receipt in receipts)
@@ -43,7 +44,9 @@ def idle_states(run: Run) -> IdleStates | None:
         levels=tuple(
             IdleLevel(
                 level=level,
-                halts_per_s=_median_of_maxima(r.halts_per_s.values() for r in receipts if r.level == level),
+                halts_per_s=_median_of_maxima(
+                    receipt.halts_per_s.values() for receipt in receipts if receipt.level == level
+                ),
             )
             for level in levels
         ),
@@ -51,7 +54,7 @@ def idle_states(run: Run) -> IdleStates | None:
 
 
 def _median_of_maxima(trials: Iterable[Iterable[float]]) -> float | None:
-    maxima = [max(halts) for halt_rates in trials if (halts := list(halt_rates))]
+    maxima = [max(rates_of_cpus) for halt_rates in trials if (rates_of_cpus := list(halt_rates))]
     return median(maxima) if maxima else None
 
 
@@ -59,12 +62,12 @@ class Woken(Part):
     """One path, measured with idle CPUs as found and polling, paired by block."""
 
     arm: str
-    """The arm with idle CPUs as found."""
+    """Name of the arm with idle CPUs as found; `polling` is the one with polling CPUs."""
     polling: str
     speed: Estimate
     """Ratio of operations per second as found to those with polling. Below 1: the cost of waking."""
     reference: str | None
-    """The arm that the path is compared with. None: the path is the baseline."""
+    """The arm that the path is compared with. None if the path is the baseline."""
     of_reference: Estimate | None
     """Ratio of the path to its reference, as found; with polling it is `of_reference_polling`."""
     of_reference_polling: Estimate | None
@@ -83,7 +86,7 @@ class Waking(Part):
 
 
 def waking_cost(table: TrialTable) -> Waking | None:
-    """Cost of waking idle CPUs. None: this run does not have both levels."""
+    """Cost of waking idle CPUs. None if this run does not have both levels of `idle`."""
     arms = [arm for arm in table.run.info.arms if arm.role is not ArmRole.DUPLICATE]
     as_found = [arm for arm in arms if IDLE.level_or_none(arm.factors) == "as-found"]
     pairs = [(arm, polling) for arm in as_found if (polling := _polling_arm(arm, arms))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from howfar.contract.receipt import LinkReceipt, TrialReceipt
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.plan.quantities import rtt_tolerance_ns
 
 GOODPUT_TOLERANCE_SHARE = 0.05
@@ -24,12 +24,12 @@ class LinkFacts:
     goodput_share: float | None
     """Ratio of measured to expected bulk transfer, in the worse direction."""
     ping_rtt_ns: float | None = None
-    """Expected RTT of a ping over the requested link, with the transmission of its own bytes. None in older receipts: the requested
-    RTT is used."""
+    """Expected RTT of a ping over the requested link, with the transmission of its own bytes. None in older receipts, where the
+    requested RTT is used."""
 
     hosts_rtt_ns: float | None = None
     """Part of the RTT that is spent in the hosts, as calibrated: twice what the emulator subtracts from the delay of each
-    direction. None: not known."""
+    direction. None if unknown."""
     is_real: bool = False
     """Whether the link is a real one, between the user's own hosts."""
 
@@ -45,7 +45,7 @@ class LinkFacts:
 
     @property
     def emulated_rtt_ns(self) -> float | None:
-        """Expected RTT at rest of an emulated link. None: a real link, or one without a delay to subtract anything from."""
+        """Expected RTT at rest of an emulated link. None for a real link, or for one without a delay."""
         return self.expected_rtt_ns if self.requested_rtt_ns and not self.is_real else None
 
     @property
@@ -55,7 +55,7 @@ class LinkFacts:
 
 
 def _goodput_share(link: LinkReceipt) -> float | None:
-    """Ratio of measured to expected bulk transfer, in the direction that deviates more. None: unknown."""
+    """Ratio of measured to expected bulk transfer, in the direction that deviates more. None if unknown."""
     calibration = link.calibration
     if calibration is None or calibration.goodput_bps is None:
         return None
@@ -65,7 +65,7 @@ def _goodput_share(link: LinkReceipt) -> float | None:
 
 
 def numeric_level(factors: Mapping[str, Level], name: str) -> int | None:
-    """The level of a numeric factor. None: the level is not a number, or this cell does not have the factor."""
+    """The level of a numeric factor. None if the level is not a number, or if this cell does not have the factor."""
     value = factors.get(name)
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.plan.factors import NO_PAGE, has_fault, offered_per_s
+from howfar.plan.factors import has_fault, offered_per_s
 from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, group_by_other_factors, trial_table
 from howfar.store.records import Arm, ArmRole, Run
@@ -41,7 +41,7 @@ def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
                 levels_so_far.append(arm)
                 continue
             sequences.append(tuple(levels_so_far))
-            # The level that did not fit may begin the next sequence, with the levels before it that it agrees with.
+            # This level starts the next sequence, together with the levels just before it that agree with it.
             levels_so_far = _tail_agreeing_with(table, levels_so_far, arm)
         sequences.append(tuple(levels_so_far))
     return tuple(levels for levels in sequences if len(levels) >= MIN_LEVELS)
@@ -59,7 +59,7 @@ def paused_arms(run: Run, block: int, target: float) -> frozenset[str]:
         return frozenset()
     plateau_levels = plateaus(table)
     ends = {arm.name for levels in plateau_levels for arm in (levels[0], levels[-1])}
-    candidates = {arm.name for levels in plateau_levels for arm in levels[1:-1] if _can_be_paused(arm)} - ends
+    candidates = {arm.name for levels in plateau_levels for arm in levels[1:-1] if _can_be_paused(table, arm)} - ends
     if not candidates:
         return frozenset()
     roles = (ArmRole.DUPLICATE, ArmRole.CONTENDER)
@@ -72,16 +72,15 @@ def _threads(arm: Arm) -> int:
     return int(arm.factors["threads"])
 
 
-def _can_be_paused(arm: Arm) -> bool:
+def _can_be_paused(table: TrialTable, arm: Arm) -> bool:
     """Whether an arm may be paused. The model and the cycle need the arm with one connection; ratios and the noise floor need the
-    baseline. For pages, each number in flight is a separate question."""
-    is_page = arm.factors.get("page", NO_PAGE) != NO_PAGE
-    has_given_rate = offered_per_s(arm.factors) is not None  # its throughput is given, so it shows no plateau
+    baseline. If an operation is composite, each number in progress is a separate question."""
+    has_given_rate = offered_per_s(arm.factors) is not None  # the plan sets its throughput, so it has no plateau
     return (
         arm.role is ArmRole.CONTENDER
         and _threads(arm) > 1
         and not has_fault(arm.factors)
-        and not (is_page or has_given_rate)
+        and not (table.operation.is_composite or has_given_rate)
     )
 
 
@@ -96,12 +95,12 @@ def _agree(table: TrialTable, first: Arm, second: Arm) -> bool:
 
 
 def _tail_agreeing_with(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) -> list[Arm]:
-    tail = [arm]
+    levels = [arm]
     for other in reversed(levels_so_far):
         if not _agree(table, arm, other):
             break
-        tail.insert(0, other)
-    return tail
+        levels.insert(0, other)
+    return levels
 
 
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:

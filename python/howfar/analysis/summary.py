@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 
 from howfar.analysis import causes
 from howfar.analysis import cells as cell_figures
-from howfar.analysis.advice import Advice, advise, advise_full_plan, advise_on_run
+from howfar.analysis.advice import Advice, advise, advise_full_plan, advise_on_run, one_of_each_kind
 from howfar.analysis.answer import Answer, not_yet, sentence
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.confirmation import (
@@ -45,13 +45,14 @@ from howfar.contract.environment import RunEnvironment
 from howfar.findings import Finding, Texts
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
-from howfar.plan.factors import SHORT_ROW, Level
-from howfar.plan.page import Keys
-from howfar.plan.types import StoredPlan, Workload
+from howfar.plan.factor import Level
+from howfar.plan.types import StoredPlan
+from howfar.plan.workload import WORKLOADS, Unit, Workload
+from howfar.slices import collect
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, simultaneous
 from howfar.stats.resample import analyse_with_intervals
-from howfar.stats.trials import TrialTable, Unit, others_cpus, others_cpus_in_trial, trial_table
+from howfar.stats.trials import TrialTable, others_cpus, others_cpus_in_trial, trial_table
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -64,31 +65,29 @@ from howfar.store.records import (
     plan_part,
     shown_spoiled_blocks,
 )
-from howfar.units import format_duration_ns, format_size_bytes
 
-_FLUSH_LABELS = {
-    "strict": "each commit is flushed",
-    "relaxed": "flushed every second",
-    "off": "no commit is flushed",
-}
 _WRITING_KINDS = ("oltp_read_write", "oltp_write_only")
+
+
+@dataclass(frozen=True)
+class WorkloadNote:
+    """A part of the line on the workload. A slice registers it in its module `setup`."""
+
+    text: Callable[[StoredPlan, RunEnvironment], str]
+    """Empty: the plan needs no such note."""
+
+
+@cache
+def _workload_notes() -> tuple[WorkloadNote, ...]:
+    """Collected when first needed, because the slices' modules import this one."""
+    return collect("setup", "WORKLOAD_NOTES", WorkloadNote)
 
 
 def workload_line(plan: StoredPlan, environment: RunEnvironment) -> str:
     """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`,
     and the parts of the plan that were not available here."""
-    return "; ".join([_workload_text(plan), *_durability_text(plan, environment), *environment.not_as_requested])
-
-
-def _durability_text(plan: StoredPlan, environment: RunEnvironment) -> list[str]:
-    """For plans with replication: when a commit is on disk, and what a flush costs on the file system of the data."""
-    if plan.factors is None or set(plan.factors.replication) <= {"off"}:
-        return []
-    levels = " and ".join(f"{level} ({_FLUSH_LABELS[level]})" for level in plan.factors.durability)
-    fsync_ns = environment.fsync_ns
-    location = f", on {environment.work_file_system}" if environment.work_file_system else ""
-    flush_cost = f"{location}, where a write with fsync takes {format_duration_ns(fsync_ns)}" if fsync_ns else location
-    return [f"durability {levels}{flush_cost}"]
+    notes = filter(None, (note.text(plan, environment) for note in _workload_notes()))
+    return "; ".join([_workload_text(plan), *notes, *environment.not_as_requested])
 
 
 def _workload_text(plan: StoredPlan) -> str:
@@ -96,16 +95,8 @@ def _workload_text(plan: StoredPlan) -> str:
     if workload is None:
         return "workload: queries per transaction"
     kind = workload.kind
-    if kind == "single_row_inserts":
-        lengths = plan.factors.row_bytes if plan.factors else (SHORT_ROW,)
-        row = "short row" if set(lengths) == {SHORT_ROW} else f"row of {' or '.join(map(format_size_bytes, lengths))}"
-        return f"{kind}: one {row} per transaction, autocommit, into an empty table"
-    if kind == "single_row_updates":
-        return f"{kind}: one row updated per transaction, autocommit, the same one by all clients of a node"
-    if kind == "key_value":
-        return _key_value_text(plan.keys or Keys())
-    if kind == "page":
-        return _pages_text(plan, workload.range_size)
+    if (describe := WORKLOADS[kind].describe) is not None:
+        return describe(plan)
     parts = [] if kind == "oltp_write_only" else _reads_text(workload)
     if kind in _WRITING_KINDS:
         writes = {
@@ -120,28 +111,6 @@ def _workload_text(plan: StoredPlan) -> str:
         line += f", {plan.data.tables} tables x {plan.data.table_size} rows"
     has_distribution = "distribution" in workload.model_fields_set
     return line + (f", {workload.distribution.kind} ids" if has_distribution else "")
-
-
-def _key_value_text(keys: Keys) -> str:
-    """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys with values of 100 bytes, drawn evenly`."""
-    commands = (keys.get, "get"), (keys.set, "set"), (keys.multi_get, "multi_get")
-    mix = " : ".join(f"{weight} {command}" for weight, command in commands if weight)
-    return f"key_value: {mix}{f', {keys.pipeline} at once' if keys.pipeline > 1 else ''}, {_keys_text(keys)}"
-
-
-def _keys_text(keys: Keys | None) -> str:
-    count, value_bytes = (keys.count, keys.value_bytes) if keys else "??"
-    return f"{count} keys with values of {value_bytes} bytes, drawn evenly"
-
-
-def _pages_text(plan: StoredPlan, range_size: int) -> str:
-    """Pages with their round trips; just `pages` if the plan is damaged."""
-    pages = plan.pages or {}
-    described = [f"{name} page: {shape.describe(range_size)}" for name, shape in pages.items() if shape]
-    if len(described) < len(pages):
-        return "pages"
-    rows = f"table of {plan.data.table_size if plan.data else '?'} rows, drawn evenly"
-    return "; ".join([*described, rows, _keys_text(plan.keys)])
 
 
 def _reads_text(workload: Workload) -> list[str]:
@@ -410,7 +379,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
 
 def _all_advice(run: Run, disturbance: Disturbance | None, advice: Sequence[Advice]) -> tuple[Advice, ...]:
     """The advice of the experiment, after that to repeat a disturbed run. A quick run never ends without advice."""
-    found = (*advise_on_run(disturbance, shlex.join(run.info.command)), *advice)
+    found = one_of_each_kind((*advise_on_run(disturbance, shlex.join(run.info.command)), *advice))
     return found or ((advise_full_plan(run.info.command),) if run.info.quick else ())
 
 

@@ -1,4 +1,4 @@
-"""`howfar bench calibrate`: the engine and a bare ping-pong against the null server, in interleaved blocks.
+"""`howfar bench calibrate`: measures the engine and a bare ping-pong against the null server, in interleaved blocks.
 
 Plain processes on this machine, each pinned to its CPUs; no privileges and no laboratory are needed. The null server is no database,
 so what is measured is the client and the transport.
@@ -42,9 +42,9 @@ from howfar.stats.intervals import hodges_lehmann, judge_ratio
 FLOOR_BAR: Final = 1.10
 """Limit for the p50 of an engine query, relative to the bare ping-pong."""
 BUSY_SHARE: Final = 0.9
-"""A thread that uses this share of a CPU is the bottleneck."""
+"""Share of a CPU from which the thread that uses it is the bottleneck."""
 WAITING_SHARE: Final = 0.1
-"""A thread that waits for a CPU for this share of the time shows that other programs use the CPU."""
+"""Share of the time waiting for a CPU from which other programs limit the rate."""
 HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
 
@@ -63,7 +63,7 @@ class Limit(StrEnum):
     NEITHER = "neither"
 
 
-# ---------------------------------------------------------------- measured, one block each
+# ---------------------------------------------------------------- measurements of one block
 
 
 class Exchange(Described):
@@ -89,7 +89,7 @@ class Load(Described):
     """Time that threads of client or server waited for a CPU, relative to the window."""
 
 
-# ---------------------------------------------------------------- the answer
+# ---------------------------------------------------------------- results over all blocks
 
 Transport = Literal["socket", "tcp"]
 Cpus = Literal["together", "apart"]
@@ -240,7 +240,7 @@ CEILING_CONNECTIONS: Final = 64
 """Connections of the ceiling."""
 WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
-"""Attempts per measurement; an attempt without any answer only shows that other programs used the CPUs."""
+"""Attempts per measurement: if one gets no answer, other programs used the CPUs, and it is repeated."""
 LOOPBACK: Final = "127.0.0.1"
 POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 """What oltp_point_select sends: one prepared point select, no transaction around it."""
@@ -263,10 +263,10 @@ class CalibrationArm:
 
 
 def cpu_splits() -> dict[Cpus, Shares]:
-    """The arrangements that this machine allows: both on one CPU and, if there are more, each on its half of the CPUs."""
+    """The CPUs of client and server that this machine allows: both on one CPU and, if there are more, each on its half of them."""
     cpus = usable_cpus()
     shares = share_cpus(cpus)
-    # The last CPU: interrupts and other programs prefer the first.
+    # The last CPU, because interrupts and other programs prefer the first.
     splits: dict[Cpus, Shares] = {"together": Shares(client=cpus[-1:], server=cpus[-1:])}
     if not shares.overlap:
         splits["apart"] = shares
@@ -282,12 +282,12 @@ def arms(transport: Transport, has_separate_cpus: bool) -> tuple[CalibrationArm,
 
 
 def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
-    """Measure and summarize. Raises EngineError, MissingError."""
+    """Measure all blocks and summarize them. Raises EngineError, MissingError."""
     splits = cpu_splits()
     arms_to_measure = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
     measured: dict[CalibrationArm, list[Part]] = defaultdict(list)
     rng = random.Random(0)
-    with _servers(request.transports, splits) as servers:
+    with _null_servers(request.transports, splits) as servers:
         for block in range(request.blocks):
             for arm in rng.sample(arms_to_measure, len(arms_to_measure)):
                 server = servers[arm.transport, arm.cpus]
@@ -307,7 +307,7 @@ def _pinned_launcher(cpus: tuple[int, ...]) -> Launcher:
 
 
 @contextmanager
-def _servers(
+def _null_servers(
     transports: tuple[Transport, ...], splits: dict[Cpus, Shares]
 ) -> Iterator[dict[tuple[Transport, Cpus], NullServer]]:
     """A null server for each transport and arrangement; an idle one costs nothing."""
@@ -325,7 +325,7 @@ def _servers(
 
 def _measure(arm: CalibrationArm, server: NullServer, split: Shares, block_ns: int) -> Part:
     for _ in range(ATTEMPTS):
-        measured = _attempt(arm, server, _pinned_launcher(split.client), block_ns)
+        measured = _measure_once(arm, server, _pinned_launcher(split.client), block_ns)
         if measured is not None:
             return measured
     raise EngineError(
@@ -334,7 +334,7 @@ def _measure(arm: CalibrationArm, server: NullServer, split: Shares, block_ns: i
     )
 
 
-def _attempt(arm: CalibrationArm, server: NullServer, launcher: Launcher, block_ns: int) -> Part | None:
+def _measure_once(arm: CalibrationArm, server: NullServer, launcher: Launcher, block_ns: int) -> Part | None:
     if arm.connections is None:
         job = PingPongJob(target=server.target, warmup_ns=WARMUP_NS, measure_ns=block_ns)
         result = run_probe(job, launcher)

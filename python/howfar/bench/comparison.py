@@ -1,4 +1,4 @@
-"""`howfar bench engine --against sysbench|pgbench|bare`: both clients, one after the other, on one server with the same statements.
+"""`howfar bench engine --against sysbench|pgbench|bare`: runs both clients in turn on one server, with the same statements.
 
 The server is the laboratory's, on its Unix socket, without a sandbox. Each client is measured from outside (`meter.py`) in a window
 that begins when all its connections run, because the cost of starting would favour the engine. A block measures each client once
@@ -182,7 +182,7 @@ SETTLE_S: Final = 0.5
 """Time between the first answers and the window."""
 TIMEOUT_S: Final = 60.0
 _MAX_RUN_NS: Final = 3_600_000_000_000
-"""Length of a client's run: none ends by itself; each is stopped after its window."""
+"""Length of a client's run, which never elapses: each client is stopped after its window."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class RunningClient:
 
 
 def compare(request: ComparisonRequest, on_trial: Callable[[int, int], None] = lambda step, total: None) -> Comparison:
-    """Measure and summarize. Raises MissingError, LabError, EngineError."""
+    """Measure both clients in all blocks, and compare them. Raises MissingError, LabError, EngineError."""
     peer = request.peer
     version = peer.version()
     _raise_file_limit(max(request.connections))
@@ -240,8 +240,11 @@ def compare(request: ComparisonRequest, on_trial: Callable[[int, int], None] = l
             for number, (connections, tool) in enumerate(rng.sample(measurements, len(measurements)), start=1):
                 on_trial(block * len(measurements) + number, request.blocks * len(measurements))
                 measured[connections, tool].append(_run_trial(tool, connections, request.seconds, testbed))
-        setting = _setting(request, cpus, version, testbed.server)
-    rows = tuple(make_row(n, measured[n, "ours"], measured[n, "peer"], peer) for n in request.connections)
+        setting = _describe_setting(request, cpus, version, testbed.server)
+    rows = tuple(
+        make_row(connections, measured[connections, "ours"], measured[connections, "peer"], peer)
+        for connections in request.connections
+    )
     return Comparison(setting=setting, rows=rows)
 
 
@@ -255,14 +258,15 @@ def cpu_shares(placement: Placement) -> Shares:
 
 def _raise_file_limit(connections: int) -> None:
     """Raise the limit on open files: a client has a descriptor per connection, and sysbench does not raise its limit itself."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + 256
-    if hard != resource.RLIM_INFINITY and hard < needed:
+    if hard_limit != resource.RLIM_INFINITY and hard_limit < needed:
         raise MissingError(
-            f"{counted(connections, 'connection')} need{'s' if connections == 1 else ''} {needed} open files, {hard} are allowed",
+            f"{counted(connections, 'connection')} need{'s' if connections == 1 else ''} {needed} open files, "
+            f"{hard_limit} are allowed",
             "Raise `ulimit -Hn`.",
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 @contextmanager
@@ -312,7 +316,7 @@ def _run_trial(tool: Tool, connections: int, seconds: float, testbed: BenchServe
             client.check()
             return counters.executed() > executed_before
 
-        # Both start only when all connections are open and prepared.
+        # Both clients send queries only when all their connections are open and prepared.
         meter.wait_until(has_answered, f"the first answers on {counted(connections, 'connection')}", TIMEOUT_S)
         time.sleep(SETTLE_S)
         connected = counters.connected()
@@ -350,7 +354,7 @@ def _run_ours(
 
         def check() -> None:
             if not engine.alive():
-                for _ in engine.events():  # which raises its last message
+                for _ in engine.events():  # raises the engine's last message as an exception
                     pass
                 raise EngineError("the engine ended before its window did", "Please report this.")
 
@@ -389,11 +393,11 @@ def _run_peer(connections: int, testbed: BenchServer) -> Iterator[RunningClient]
 # ---------------------------------------------------------------- the setting
 
 
-def _setting(request: ComparisonRequest, cpus: Shares, peer: str, running: ServerProcess) -> Setting:
+def _describe_setting(request: ComparisonRequest, cpus: Shares, peer: str, server: ServerProcess) -> Setting:
     return Setting(
         howfar=howfar.__version__,
         peer=peer,
-        server=running.version,
+        server=server.version,
         kernel=meter.kernel(),
         placement=request.placement,
         client_cpus=cpus.client,

@@ -1,6 +1,6 @@
-"""Measures any client from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
+"""Measures a client program from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
 
-It measures every program in the same way and uses no program's own figures. It cannot measure latency.
+All programs are measured in the same way, without their own figures. Latency cannot be measured from outside.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def peak_memory_bytes(pid: int) -> int:
 
 def take_reading(pid: int, counters: QueryCounter) -> Reading:
     """Take a reading. The answer may wait for a CPU under load, hence the mean of the clocks before and after."""
-    switches = context_switches(pid)
+    switch_count = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
     executed = counters.executed()
     after = time.monotonic_ns(), cpu_clock_ns(pid)
-    return Reading((before[0] + after[0]) // 2, (before[1] + after[1]) // 2, executed, switches)
+    return Reading((before[0] + after[0]) // 2, (before[1] + after[1]) // 2, executed, switch_count)
 
 
 def measure(

@@ -39,6 +39,8 @@ class ServerCounters(Protocol):
 
 
 class PeerProgram(Protocol):
+    """A load generator that the engine is compared with."""
+
     program: str
     server: str
     """Kind of server that is started unless another is named."""
@@ -120,11 +122,13 @@ class SysbenchPeer:
 
 
 class MysqlCounters:
+    """`ServerCounters` of MariaDB and MySQL."""
+
     def __init__(self, socket: Path, user: str, password: str) -> None:
         self._connection = pymysql.connect(
             unix_socket=str(socket), user=user, password=password, ssl_disabled=True, connect_timeout=60
         )
-        self._own = self._status("Threads_connected")
+        self._other_sessions = self._status("Threads_connected")
 
     def align(self) -> None:
         """Nothing to do: the counters are up to date at any time."""
@@ -133,9 +137,9 @@ class MysqlCounters:
         return self._status("Com_stmt_execute")
 
     def connected(self) -> int:
-        now = self._status("Threads_connected")
-        self._own = min(self._own, now)
-        return now - self._own
+        sessions = self._status("Threads_connected")
+        self._other_sessions = min(self._other_sessions, sessions)
+        return sessions - self._other_sessions
 
     def _status(self, name: str) -> int:
         try:

@@ -68,11 +68,13 @@ class PgbenchPeer:
 
 
 class PostgresCounters:
+    """`ServerCounters` of PostgreSQL."""
+
     def __init__(self, socket: Path, password: str) -> None:
         self._connection = pg8000.native.Connection(
             USER, unix_sock=str(socket), database=DATABASE, password=password, ssl_context=False, timeout=60
         )
-        self._own = self._backends()
+        self._other_sessions = self._backends()
 
     def align(self) -> None:
         """Wait until a session has just published its counts. With many sessions, the lag is the same at both ends of a window."""
@@ -82,9 +84,9 @@ class PostgresCounters:
             time.sleep(_FLUSH_POLL_S)
 
     def connected(self) -> int:
-        now = self._backends()
-        self._own = min(self._own, now)
-        return now - self._own
+        sessions = self._backends()
+        self._other_sessions = min(self._other_sessions, sessions)
+        return sessions - self._other_sessions
 
     def executed(self) -> int:
         """Count scans of an index that only the workload uses: queries of this connection and of the laboratory do not count."""

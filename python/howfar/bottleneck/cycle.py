@@ -7,7 +7,7 @@ ones leave:
 - CPU time of client, server and forwarder per transaction, measured. Only one of them at a time works on a transaction, so the cycle
   contains all of it, whatever N is.
 - round trips: their number x the RTT at rest.
-- acknowledgement of a replica: the round trips to it for which a semi-synchronous commit waits, at rest.
+- acknowledgement: the round trips to another server for which a commit waits, at rest.
 - bytes on the wire: a transaction's bytes at the link's rate, both directions, framing included. A large answer is processed while it
   crosses the link; the overlap with CPU time is not counted twice, because this part is cut to what is left. Of a real link only the
   rate of one connection is known: an upper bound.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from howfar.bottleneck import acknowledgement
 from howfar.bottleneck.evidence import RTO_S, ArmSetting, Evidence
 from howfar.model.facts import unevenness
 from howfar.paths import crosses_link
@@ -56,7 +57,7 @@ class Cycle(Part):
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
 ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"
-ACKNOWLEDGEMENT = "acknowledgement of a replica"
+ACKNOWLEDGEMENT = acknowledgement.ACKNOWLEDGEMENT.part
 LOCKS, COMMIT = "row locks", "commit to disk"
 WAITING = "waiting for a CPU"
 LINK_QUEUE, WINDOWS, LOSS, CLIENT_QUEUE = "queue at the link", "TCP windows", "loss", "queue in the client"
@@ -89,8 +90,8 @@ GROUP_WAIT = 1.5
 """Mean wait of a commit that shares writes, in multiples of one write: half of the write in progress, then its own."""
 
 MIN_COMMIT_WAIT_SHARE = 0.6
-"""If a cycle is shorter than this share of the wait for a replica, its transactions commit nothing: even a commit with a free slot
-on the path waits two thirds of it."""
+"""If a cycle is shorter than this share of the wait for another server, its transactions commit nothing: even a commit with a free
+slot on the path waits two thirds of it."""
 
 
 def cycle_of(evidence: Evidence) -> Cycle:
@@ -139,7 +140,7 @@ def _other_claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
 
 
 def _acknowledgement_wait_s(evidence: Evidence) -> float:
-    """Wait for a replica. 0 if cycles are too short for it, because then transactions commit nothing."""
+    """Wait for another server. 0 if cycles are too short for it, because then transactions commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
     return wait_s if evidence.cycle_s >= MIN_COMMIT_WAIT_SHARE * wait_s else 0.0
 

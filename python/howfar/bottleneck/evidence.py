@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Literal
 
+from howfar.bottleneck.acknowledgement import ACKNOWLEDGEMENT
 from howfar.bottleneck.traffic import CarriedTraffic, link_direction
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Receipt
-from howfar.plan.factors import CONNECT, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import CONNECT
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.trials import others_cpus_in_trial
 from howfar.store.records import Measured, TcpRecord, Trial
@@ -42,7 +44,7 @@ class ArmSetting:
     fsync_s: float | None
     """Median time to make one write durable on the data's file system."""
     acknowledgement_s: float | None = None
-    """Time of the round trips to the replica for which a semi-synchronous commit waits, at rest. None: no commit waits for one."""
+    """Time of the round trips to another server for which a commit waits, at rest. None: no commit waits for one."""
     hosts_rtt_s: float | None = None
     """Part of a ping's time over the link that is due to the hosts, not to the requested delay. None: no link, or unknown."""
     unevenness: float = 1.0
@@ -131,8 +133,8 @@ class Evidence:
     """Running threads at the end of the windows, mean."""
     forwarder_share: Mapping[str, float] = field(default_factory=lambda: {"client": 0.5, "server": 0.5})
     """By host, see `stats.host_cpus.forwarder_share`."""
-    semi_sync_wait_s: float | None = None
-    """Mean wait for a replica, as the primary measured it; a group of commits may wait once. None: it measured none."""
+    measured_acknowledgement_s: float | None = None
+    """Mean wait of commits for another server, as servers measured it; a group of commits may wait once. None: they measured none."""
 
     @property
     def cycle_s(self) -> float:
@@ -215,7 +217,7 @@ def gather_evidence(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
         fsyncs=_server_count_per_transaction(trials, lambda metrics: metrics.fsyncs),
         commits=_server_count_per_transaction(trials, lambda metrics: metrics.commits),
         threads_running=_threads_running(trials),
-        semi_sync_wait_s=_semi_sync_wait_s(trials),
+        measured_acknowledgement_s=ACKNOWLEDGEMENT.mean_wait_s(trials),
     )
 
 
@@ -341,12 +343,6 @@ def _lock_waits(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
 def _threads_running(trials: Sequence[Trial]) -> float | None:
     readings = [server_metrics(t.window.server).running for t in trials if t.window]
     known = [running for running in readings if running is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
-    windows = [trial.receipt.replication_window for trial in trials]
-    known = [window.mean_wait_us / 1e6 for window in windows if window is not None and window.mean_wait_us]
     return sum(known) / len(known) if known else None
 
 

@@ -15,7 +15,7 @@ from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
 from howfar.bottleneck.rules import DIGITS, HALF, Confidence, RuleFinding, judge, make_finding
 from howfar.findings import describe, fill
 from howfar.model.resource import LINKS, Resource
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import interval_over_blocks
 from howfar.store.records import Trial
@@ -319,9 +319,9 @@ _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
     Resource.LOSS: (Remedy("no-loss"), _unbounded("less-delay")),
     Resource.COMMIT: (Remedy("no-disk"), _unbounded("shared-writes"), _unbounded("faster-disk")),
     Resource.ACKNOWLEDGEMENT: (
-        Remedy("closer-replica", _gain_of_half_the_acknowledgement, is_estimate=True),
-        _unbounded("shared-waits"),
-        Remedy("asynchronous"),
+        Remedy("nearer-server", _gain_of_half_the_acknowledgement, is_estimate=True),
+        _unbounded("more-waits"),
+        Remedy("no-wait"),
     ),
     Resource.LOCK: (Remedy("no-lock-waits"),),
     Resource.LATENCY: (
@@ -390,7 +390,7 @@ _NON_REMEDIES: dict[Resource, tuple[str, ...]] = {
         ("connections", "bandwidth"),
     ),
     Resource.CLIENT_CPU: ("path-or-server",),
-    Resource.ACKNOWLEDGEMENT: ("disk-or-bandwidth", "server-cpu"),
+    Resource.ACKNOWLEDGEMENT: ("other-than-wait", "server-cpu"),
     **dict.fromkeys(
         (Resource.LATENCY, Resource.LOSS, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.COMMIT),
         ("bandwidth", "server-cpu"),

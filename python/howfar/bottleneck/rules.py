@@ -295,12 +295,12 @@ def errors(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
 
 
 def acknowledgements(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
-    """Rule: commits wait for a replica for the larger part of a cycle."""
+    """Rule: commits wait for another server for the larger part of a cycle."""
     us, wait_s = part_us(cycle, cycles.ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
     if not wait_s or us <= HALF * cycle.us:
         return None
     limit = make_finding("acknowledgement", share=us / cycle.us, wait_ns=_ns(wait_s))
-    measured_wait_s = evidence.semi_sync_wait_s
+    measured_wait_s = evidence.measured_acknowledgement_s
     if measured_wait_s is None:
         return RuleFinding(Resource.ACKNOWLEDGEMENT, limit, (make_finding("unknown-primary-wait"),), "medium")
     agree = wait_s / MAX_WAIT_RATIO <= measured_wait_s <= wait_s * MAX_WAIT_RATIO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.bottleneck.acknowledgement import ACKNOWLEDGEMENT
 from howfar.findings import Texts
 from howfar.model.resource import Resource
 
@@ -21,7 +22,7 @@ LIMITS: Texts = {
     "receive-window": "the {receiver}'s receive window holds the {sender} back for {share:share} of its sending time",
     "send-buffer": "the {sender}'s send buffer holds it back for {share:share} of its sending time",
     "loss": "segments are lost: {share:share} were sent again{not_full:?, although the link is not full}",
-    "acknowledgement": "commits wait for a replica for {share:share} of the time of a transaction, in round trips of {wait_ns:time}",
+    "acknowledgement": ACKNOWLEDGEMENT.limit,
     "commit": "commits wait for the disk for {share:share} of the time of a transaction, {write_ns:time} for each durable write",
     "lock": "transactions wait for each other's row locks for {share:share} of their time",
     "server-wait": "statements seem to wait inside the server, and no counter explains {share:share} of the time of a transaction",
@@ -62,8 +63,8 @@ FACTS: Texts = {
     "retransmits": "segments sent again per transaction: {count:n} (up to {limit:share} of all segments cost almost nothing)",
     "timeouts": "retransmission timeouts per transaction, of 200 ms each: {count:n}",
     "unknown-timeouts": "retransmission timeouts were not counted, so that the cost is an upper bound",
-    "primary-wait": "the primary measured waits of {wait_ns:time} each",
-    "unknown-primary-wait": "the primary's own measure of these waits was not read",
+    "primary-wait": ACKNOWLEDGEMENT.measured,
+    "unknown-primary-wait": ACKNOWLEDGEMENT.unmeasured,
     "writes": "durable writes per transaction: {count:n}",
     "writes-in-turn": "one after the other, they take {share:share} of the time",
     "lock-waits": "waits for row locks per transaction: {count:n}",
@@ -100,9 +101,9 @@ REMEDIES: Texts = {
     "no-disk": "commits that do not wait for the disk",
     "shared-writes": "more connections, which share a write",
     "faster-disk": "a faster disk",
-    "closer-replica": "a replica at half the distance",
-    "shared-waits": "more connections, which wait at the same time",
-    "asynchronous": "asynchronous replication, which may lose commits in a crash",
+    "nearer-server": ACKNOWLEDGEMENT.nearer,
+    "more-waits": ACKNOWLEDGEMENT.more_waits,
+    "no-wait": ACKNOWLEDGEMENT.no_wait,
     "no-lock-waits": "shorter transactions or writes to other rows, without waits for locks",
     "fewer-round-trips": "half the RTT or half the round trips",
     "more-connections": "twice the connections",
@@ -111,7 +112,7 @@ REMEDIES: Texts = {
     "quiet-machine": "a run without other programs on the machine",
     "one-change": "a run that changes one thing at a time",
     "separate-cpus": "separate CPUs for each of these programs; which of them would gain most is unknown",
-    "undecided": "whether {one} or {other} helps more is not resolved",
+    "undecided": "whether {one} or {other} helps more is too close to call",
 }
 """Changes. Where the gain has a bound, an effect follows."""
 
@@ -132,7 +133,7 @@ NON_REMEDIES: Texts = {
     "connections": "more connections",
     "bandwidth": "more bandwidth, because {bound:?at most }{used:share} of the link is used",
     "path-or-server": "any change of path or server, because these figures would not show it",
-    "disk-or-bandwidth": "a faster disk, or more bandwidth to the replica",
+    "other-than-wait": ACKNOWLEDGEMENT.no_help,
     "server-cpu": "more CPU for the server, because only {cpu_used:share} of it is in use",
 }
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from howfar.contract.receipt import DirectionName, LinkReceipt, RequestedDirection
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.stats.estimate import Part
 from howfar.store.records import NetworkSample, Trial
 

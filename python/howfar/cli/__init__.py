@@ -1,14 +1,20 @@
 """One file for each command. Only this package chooses exit codes. Start at `main.py`."""
 
+_ALLOCATIONS_PER_COLLECTION = 50_000
+"""Number of new objects after which the garbage collector runs. With Python's default of 700 it would run dozens of times while a
+command is loaded, and find nothing, because objects that modules define stay."""
+
 
 def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
+    import gc
     from contextlib import ExitStack
 
     from howfar.stopping import holding_end_requests, raising_end_requests
 
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
     with raising_end_requests(), ExitStack() as signals_held:
-        signals_held.enter_context(holding_end_requests())  # until the code that reports an end is loaded
+        signals_held.enter_context(holding_end_requests())  # until the code that handles requests to end is loaded
         try:
             from howfar.cli.hide_arguments import hide_passwords
 

@@ -1,4 +1,4 @@
-"""`howfar bench`: measures howfar's own overhead. Only options and output are here; the measuring is in `howfar.bench`."""
+"""`howfar bench`: measures howfar's own overhead. This module has only options and output; `howfar.bench` measures."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def show(result: LinkBench, screen: Console) -> None:
         lines.append(f"Peer skipped: {setting.peer_skipped}")
     processes = (("Our emulator", setting.ours_runs_on), ("the peer", setting.peer_runs_on))
     lines.append("; ".join(_format_process(name, runs) for name, runs in processes if runs is not None))
-    _print(screen, lines)
+    _print_lines(screen, lines)
     screen.print(_links_table(result.rows))
-    _print(screen, [*peer_notes(result.rows), *peer_failures(result.rows)])
+    _print_lines(screen, [*peer_notes(result.rows), *peer_failures(result.rows)])
     if setting.busy:
         screen.print(Text("Other programs were running at the start. Measure again when the machine is quiet."))
     screen.print()
     screen.print(_bars_table(result))
-    _print(screen, [_format_extra(extra) for extra in result.extras])
+    _print_lines(screen, [_format_extra(extra) for extra in result.extras])
 
 
-def _print(screen: Console, lines: Sequence[str]) -> None:
+def _print_lines(screen: Console, lines: Sequence[str]) -> None:
     for line in filter(None, lines):
         screen.print(Text(line))
 
@@ -86,17 +86,18 @@ def _heading(result: LinkBench) -> str:
     scheduling = {None: "no emulator", True: "real-time class"}.get(
         setting.realtime, "short slice" if setting.short_slice else "ordinary scheduling"
     )
-    peer = f", compared with {setting.peer}" if setting.peer and not setting.peer_skipped else ""
-    runs = "1 run" if setting.runs == 1 else f"{setting.runs} runs, medians"
-    rights = "" if setting.privileged else ", without root (weaker bars)"
+    peer_text = f", compared with {setting.peer}" if setting.peer and not setting.peer_skipped else ""
+    runs_text = "1 run" if setting.runs == 1 else f"{setting.runs} runs, medians"
+    rights_text = "" if setting.privileged else ", without root (weaker bars)"
     return (
         f"howfar {setting.howfar} on {setting.kernel}, CPUs {cpu_list(setting.cpus)}, load average "
-        f"{setting.load_average:.1f}: back-end {setting.backend}, {scheduling}{rights}, {setting.congestion_control}{peer}; {runs}"
+        f"{setting.load_average:.1f}: back-end {setting.backend}, {scheduling}{rights_text}, "
+        f"{setting.congestion_control}{peer_text}; {runs_text}"
     )
 
 
-def _format_process(name: str, runs: RunsOn) -> str:
-    return f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
+def _format_process(name: str, placement: RunsOn) -> str:
+    return f"{name} on CPUs {cpu_list(placement.cpus)}, {' and '.join(placement.scheduling)}"
 
 
 def link_name(point: LinkPoint) -> str:
@@ -105,7 +106,7 @@ def link_name(point: LinkPoint) -> str:
 
 
 def _goodput(obtained: Obtained) -> str:
-    """Goodput as a share of what the rate permits; in Gb/s if far above it, as then no rate was in force."""
+    """Goodput as a share of what the rate permits; in Gb/s if it is far above, because then no rate limit was in force."""
     if obtained.goodput_ratio is None or obtained.goodput_ratio > MAX_GOODPUT_RATIO:
         return f"{obtained.goodput_gbit:.3g} Gb/s"
     return f"{obtained.goodput_ratio:.2%}"
@@ -123,7 +124,7 @@ _COST_COLUMNS: tuple[tuple[str, Callable[[LinkRow | Peer], str], tuple[str, ...]
     ("late p99.9, µs", lambda row: _format_figure(getattr(row, "lateness_us_p999", None)), ()),
     ("drops", lambda row: _format_figure(getattr(row, "drops", None)), ("unmodelled drops",)),
 )
-"""Of each column: its heading, the function that formats its figure, and the bars that, if missed, mark the figure."""
+"""Heading of each column, the function that formats its figure, and the bars whose miss marks the figure."""
 
 
 def _links_table(rows: Sequence[LinkRow]) -> Table:
@@ -160,7 +161,7 @@ def peer_failures(rows: Sequence[LinkRow]) -> list[str]:
 
 
 def _bars_table(result: LinkBench) -> Table:
-    """A table of bars: how many links meet each, and the links that miss it, with their figures."""
+    """A table of bars: how many links meet each bar, and the links that miss it, with their figures."""
     verdicts_by_bar: dict[tuple[str, str], list[tuple[str, Verdict]]] = {}
     link_bars = [(link_name(row.asked), bar) for row in result.rows for bar in row.bars]
     for name, bar in [*link_bars, *((extra.name, bar) for extra in result.extras for bar in extra.bars)]:
@@ -172,7 +173,7 @@ def _bars_table(result: LinkBench) -> Table:
 
 
 def format_verdict(verdicts: Sequence[tuple[str, Verdict]], has_several_runs: bool) -> str:
-    """The verdict as text: `met`, or which links miss it and by how much; for several runs with the best one."""
+    """The verdict on a bar as text: `met`, or the links that miss it with their figures; for several runs also the best figure."""
 
     def figure(bar: Verdict) -> str:
         return (
@@ -242,7 +243,7 @@ def make_progress(step: str) -> Callable[[int, int], None]:
 
 
 def table(headings: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]]) -> Table:
-    """A column of named figures under each heading; all columns name the same rows."""
+    """A table with a column of named figures under each heading; the names are those of the rows, the same in all columns."""
     output = rich_table([""], headings)
     for cells in zip(*columns, strict=True):
         output.add_row(cells[0][0], *(value for _, value in cells))
@@ -258,7 +259,7 @@ def _print_result(
         return
     screen.print(Text(lines[0]))
     screen.print(output)
-    _print(screen, lines[1:])
+    _print_lines(screen, lines[1:])
 
 
 # ---------------------------------------------------------------- calibrate

@@ -53,13 +53,17 @@ def hosts_command(
     from howfar.fleet.scale_out import ScaleOutRequest, scale_out
 
     with join_hosts(cluster) as (file, hosts):
-        roles = assign_hosts(file, place, clients=clients)
-        clients_available = [name for name in file.with_role("client") if name != roles.server]
-        default_clients = roles.client if "client" in parse_role_hosts(place or "") else ",".join(clients_available)
-        roles = with_clients(roles, file, clients or default_clients)
-        load_hosts = [hosts[name] for name in (roles.client, *roles.other_clients)]
+        role_hosts = assign_hosts(file, place, clients=clients)
+        clients_available = [name for name in file.with_role("client") if name != role_hosts.server]
+        default_clients = (
+            role_hosts.client if "client" in parse_role_hosts(place or "") else ",".join(clients_available)
+        )
+        role_hosts = with_clients(role_hosts, file, clients or default_clients)
+        load_hosts = [hosts[name] for name in (role_hosts.client, *role_hosts.other_clients)]
         request = ScaleOutRequest(blocks, round(seconds * 1e9), threads)
-        result = scale_out(hosts[roles.server], load_hosts, request, lambda block: note(f"block {block} of {blocks}"))
+        result = scale_out(
+            hosts[role_hosts.server], load_hosts, request, lambda block: note(f"block {block} of {blocks}")
+        )
     if as_json:
         division = None if result.division is None else _as_dict(result.division)
         facts = asdict(result) | {"rows": [_as_dict(row) for row in result.rows], "division": division}
@@ -101,9 +105,9 @@ def _show(result: ScaleOut) -> None:
 
 def _describe_division(result: Division) -> str:
     """`64 connections over 4 clients, and a server that takes 5ms: p50 1.000 [0.999, 1.001] and p99 … times those from one client`."""
-    service = format_duration_ns(result.service_ns)
+    service_time = format_duration_ns(result.service_ns)
     return (
-        f"{result.connections} connections over {result.clients} clients, and a server that takes {service}: "
+        f"{result.connections} connections over {result.clients} clients, and a server that takes {service_time}: "
         f"p50 {interval_text(result.p50)} and p99 {interval_text(result.p99)} times those from one client "
         f"({result.p50_ns / 1e6:.2f} and {result.p99_ns / 1e6:.2f} ms, its busiest thread {result.client_busy:.0%})."
     )

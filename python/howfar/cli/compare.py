@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +12,7 @@ import click
 
 from howfar.analysis.compare import (
     DIFFERS,
+    NOT_COMPARED,
     ArmComparison,
     RunComparison,
     answer_comparison,
@@ -18,10 +21,11 @@ from howfar.analysis.compare import (
     describe_left_out,
 )
 from howfar.analysis.compare_texts import ADVICE, ORDINALS, TABLES, VERDICTS
-from howfar.cli.output import reporting_damage
-from howfar.cli.screen import no_colour_option, note, show_document
+from howfar.cli.output import MORE_TIME, reporting_damage
+from howfar.cli.screen import no_colour_option, note, program, show_document
 from howfar.errors import UsageError
 from howfar.findings import capital, fill
+from howfar.plan.workload import OPERATIONS
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -38,8 +42,8 @@ from howfar.report.document import (
 )
 from howfar.report.texts import SEPARATOR
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import interval_text
-from howfar.stats.trials import MIN_BEYOND_QUANTILE, SINGULAR
+from howfar.stats.intervals import MIN_BLOCKS, interval_text
+from howfar.stats.trials import MIN_BEYOND_QUANTILE, singular
 from howfar.store.records import Run
 from howfar.store.run_file import read_run
 from howfar.units import format_utc
@@ -76,11 +80,24 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
         *(Text(text) for number, each in enumerate(comparisons, start=1) for text in _unshared_arms(number, each)),
         _facts_table(comparisons),
     ]
-    if answer.is_missing or answer.findings[0].id == "too-wide":
-        blocks += what_to_do([AdviceBlock(ADVICE["continue"], "")])
-    elif answer.findings[0].id in DIFFERS:
+    finding = answer.findings[0].id
+    if answer.is_missing or finding == "too-wide":
+        blocks += what_to_do([AdviceBlock(ADVICE["continue"], "", _commands_to_resume(paths, comparisons))])
+    elif finding in NOT_COMPARED:
+        blocks += what_to_do([AdviceBlock(ADVICE["same-plan"], "", (shlex.join(runs[0].info.command),))])
+    elif finding in DIFFERS:
         blocks += what_to_do([AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])])
     return Document("howfar compare", tuple(blocks), question=answer.question, setting=_setting_line(paths, runs))
+
+
+def _commands_to_resume(paths: Sequence[Path], comparisons: Sequence[RunComparison]) -> tuple[str, ...]:
+    """The command that measures more, for each run with too few blocks; for every run if all have enough."""
+    fewest = [math.inf] * len(paths)
+    for number, comparison in enumerate(comparisons, start=1):
+        for arm in (arm for arm in comparison.arms if arm.is_judged):
+            fewest[0], fewest[number] = min(fewest[0], arm.trials[0]), min(fewest[number], arm.trials[1])
+    lacking = [path for path, trials in zip(paths, fewest, strict=True) if trials < MIN_BLOCKS]
+    return tuple(f"{program()} resume {shlex.quote(str(path))} --time-budget {MORE_TIME}" for path in lacking or paths)
 
 
 def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:
@@ -120,11 +137,11 @@ def _ratios_table(number: int, comparison: RunComparison) -> Table:
     fields: Fields[ArmComparison] = {
         "arm": lambda arm: arm.arm,
         "throughput\nvs. baseline": lambda arm: _ratio_cell(arm.relative_to_baseline),
-        f"CPU\nper {SINGULAR[unit]}": lambda arm: _ratio_cell(arm.cpu_per_query),
+        f"CPU\nper {singular(unit)}": lambda arm: _ratio_cell(arm.cpu_per_query),
         "p50": lambda arm: _ratio_cell(arm.p50),
         "p99": lambda arm: _ratio_cell(arm.p99),
     }
-    notes = [fill(TABLES["times"], operation="page" if unit == "pages" else "transaction")]
+    notes = [fill(TABLES["times"], operation=singular(unit) if OPERATIONS[unit].is_composite else "transaction")]
     if any(arm.p99 is None for arm in comparison.arms):
         notes.append(fill(TABLES["lacking"], fewest=MIN_BEYOND_QUANTILE))
     return make_table(fill(TABLES["ratios"], run=ORDINALS[number]), comparison.arms, fields, notes)

@@ -35,7 +35,7 @@ def completion(shell: str) -> None:
 
 
 def _complete_from(find_names: Callable[[], Iterable[str]], with_files: bool = False) -> CompleteFunction:
-    """A function that completes a parameter with names from `find_names`; if none fits and `with_files` is set, with files."""
+    """A function that completes a parameter with names from `find_names` or, if none fits and `with_files` is set, with files."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -46,32 +46,32 @@ def _complete_from(find_names: Callable[[], Iterable[str]], with_files: bool = F
     return complete
 
 
-def _plans() -> Iterable[str]:
+def _plan_names() -> Iterable[str]:
     from howfar.plan.load import shipped_plans
 
     return shipped_plans()
 
 
-def _links() -> Iterable[str]:
+def _link_names() -> Iterable[str]:
     from howfar.lab.link.settings import named_links
 
     return named_links()
 
 
-def _servers() -> Iterable[str]:
+def _server_names() -> Iterable[str]:
     from howfar.lab.servers.kinds import KINDS
     from howfar.lab.servers.private import list_installs
 
     return (*KINDS, *(install.name for install in list_installs()))
 
 
-def _commands() -> Iterable[str]:
+def _command_names() -> Iterable[str]:
     from howfar.cli.main import TARGET, cli
 
     return (TARGET, *cli.list_commands(click.Context(cli)))
 
 
-complete_plans = _complete_from(_plans, with_files=True)
-complete_links = _complete_from(_links)
-complete_servers = _complete_from(_servers, with_files=True)
-complete_commands = _complete_from(_commands)
+complete_plans = _complete_from(_plan_names, with_files=True)
+complete_links = _complete_from(_link_names)
+complete_servers = _complete_from(_server_names, with_files=True)
+complete_commands = _complete_from(_command_names)

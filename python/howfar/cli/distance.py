@@ -34,7 +34,7 @@ class _Duration(click.ParamType[int]):
 
     def __init__(self, bare_unit: str = "") -> None:
         self.bare_unit = bare_unit
-        """The unit of a bare number; empty: a unit is required."""
+        """The unit of a bare number; if empty, a unit is required."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -48,7 +48,7 @@ class _Duration(click.ParamType[int]):
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", re.ASCII)
 DURATION = _Duration()
 SECONDS = _Duration("s")
-"""Seconds if it has no unit, like the intervals of ping and mtr."""
+"""A duration that is in seconds if it has no unit, like the intervals of ping and mtr."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ def distance(target: str | None, **values: Any) -> int:
 
 
 def _check_no_options() -> None:
-    """Refuse options of a measurement without a target: a check in a script that lost its target must not pass. Raises UsageError."""
+    """Refuse options of a measurement without a target, because a check in a script whose target got lost must not pass. Raises
+    UsageError."""
     context = click.get_current_context()
     options_given = [
         param.opts[0]
@@ -160,7 +161,7 @@ def _check_no_options() -> None:
 
 
 def _check_options(options: _DistanceOptions) -> None:
-    """Refuse options that would be ignored, or leave no time. Raises UsageError."""
+    """Refuse options that would be ignored, and a timeout that is too short. Raises UsageError."""
     if options.timeout < MIN_TIMEOUT_NS:
         raise UsageError(
             f"--timeout {format_duration_ns(options.timeout)} is shorter than a step of a connection may take",
@@ -223,7 +224,7 @@ def _find_server(target: str | None, options: _DistanceOptions) -> MeasuredServe
     from howfar.cli.target import find_server
     from howfar.distance.target import make_server
 
-    passwords: list[Secret] = []  # the password is requested only once, even if several kinds of server are tried
+    passwords: list[Secret] = []  # the user is asked only once, even if several kinds of server are tried
 
     def find_login(service: ServiceName | None) -> Login:
         found_login = find_server(
@@ -249,34 +250,34 @@ def _find_server(target: str | None, options: _DistanceOptions) -> MeasuredServe
 def _detect_server(
     login: Login, make_server: Callable[[ServiceName], MeasuredServer], timeout_ns: int
 ) -> MeasuredServer:
-    """Detect the kind of server at an address. If nothing listens, returns one whose measurement will report that. Raises UsageError,
-    MeasurementFailed, EngineError."""
+    """Detect the kind of server at an address. If nothing listens there, returns a server whose measurement will report that.
+    Raises UsageError, MeasurementFailed, EngineError."""
     from howfar.distance.measure import MeasurementFailed, empty_record, find_addresses
     from howfar.distance.session import MeasuredServer
     from howfar.distance.target import DETECTION_ORDER, NoConnection, detect
     from howfar.services import SERVICES
 
-    first_guess = make_server(DETECTION_ORDER[0])
+    assumed_server = make_server(DETECTION_ORDER[0])
     if login.address.socket is None and login.address.port is None:
         raise UsageError(
-            f"{first_guess.host}: which server there?",
+            f"{assumed_server.host}: which server there?",
             "Add its port: :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis, :11211 for Memcached.",
         )
-    _, targets = find_addresses(first_guess, timeout_ns)
-    shown_address = first_guess.place.partition(" ")[2]
+    _, targets = find_addresses(assumed_server, timeout_ns)
+    shown_address = assumed_server.place.partition(" ")[2]
     failure: Failure | None = None
     for address in targets:
         try:
-            detected = detect(make_server, address, timeout_ns)
+            detection = detect(make_server, address, timeout_ns)
         except NoConnection:
             continue
-        if isinstance(detected, MeasuredServer):
+        if isinstance(detection, MeasuredServer):
             note(
-                f"{shown_address} speaks the protocol of {SERVICES[detected.service].label}; {detected.service}://… skips this check"
+                f"{shown_address} speaks the protocol of {SERVICES[detection.service].label}; {detection.service}://… skips this check"
             )
-            return detected
-        failure = detected
-    silent_server = replace(first_guess, url=shown_address)
+            return detection
+        failure = detection
+    silent_server = replace(assumed_server, url=shown_address)
     if failure is None:
         return silent_server
     raise MeasurementFailed(empty_record(silent_server, failure))
@@ -308,7 +309,8 @@ def _measure(server: MeasuredServer, limits: list[LimitExpression], options: _Di
 
 
 def _write_outputs(result: Distance, options: _DistanceOptions) -> None:
-    """Write the machine-readable output, also of a failed measurement. Raises RunFileError for a file, after writing the rest."""
+    """Write the machine-readable outputs, also after a failed measurement. Raises RunFileError if a file fails, after writing the
+    rest."""
     from howfar.distance import formats
 
     write_error: RunFileError | None = None

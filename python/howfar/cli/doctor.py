@@ -1,4 +1,4 @@
-"""`howfar doctor`: examines the database servers of this machine and reports lines to change. The checks are in `howfar.doctor`."""
+"""`howfar doctor`: examines the database servers of this machine and reports what to change. The checks are in `howfar.doctor`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def doctor(
 
 
 def _target_from_dsn(dsn: str, on_command_line: bool) -> DoctorTarget:
-    """The server of a DSN. `on_command_line`: it is on the command line, where other users see it. Raises UsageError."""
+    """The server of a DSN. `on_command_line`: whether the DSN is on the command line, where other users can see it. Raises
+    UsageError."""
     parsed = parse_target(dsn)
     if parsed.address.service is not None:
         raise UsageError("howfar doctor does not read service files", "Name host, port and user in the DSN.")
@@ -125,13 +126,15 @@ def _find_logins(
         user, password_file = os.environ.get("HOWFAR_USER"), Path(laboratory_file)
     address, file_password = ServerAddress(), None
     if defaults_file is not None:
-        file = read_option_file(defaults_file, os.environ, note)
-        address, file_password = file.address, file.password
+        option_file = read_option_file(defaults_file, os.environ, note)
+        address, file_password = option_file.address, option_file.password
     given_password = password(password_file, ask_password, file_password, note, os.environ).reveal()
-    mysql = TargetLogin(user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", ""))
+    mysql_login = TargetLogin(
+        user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", "")
+    )
     libpq_login = TargetLogin(user or os.environ.get("PGUSER", ""), given_password or os.environ.get("PGPASSWORD", ""))
-    redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
-    for login in (mysql, libpq_login):
+    redis_password = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
+    for login in (mysql_login, libpq_login):
         learn(login.password)
-    learn(redis)
-    return Logins(mysql, TargetLogin("", redis), libpq_login)
+    learn(redis_password)
+    return Logins(mysql_login, TargetLogin("", redis_password), libpq_login)

@@ -31,7 +31,7 @@ _SHORT_PASSWORD_OPTION = re.compile(r"-[pa](?!$)", re.ASCII)
 
 
 def may_hold_password(argument: str, previous: str) -> bool:
-    """Whether an argument can be or contain a password, as any program writes it. `previous`: the argument that precedes it."""
+    """Whether an argument can be or contain a password, in the syntax of any program. `previous`: the argument that precedes it."""
     if _HARMLESS.fullmatch(argument) is None or _SHORT_PASSWORD_OPTION.match(argument):
         return True
     name = argument.partition("=")[0]
@@ -63,11 +63,11 @@ _PARAMETER = re.compile(r"(?:pass\w*|pwd|secret|token|auth\w*)\s*=\s*('(?:[^'\\]
 def _passwords(argument: str, previous: str) -> Iterator[str]:
     """Texts in an argument that may be a password: the value of an option or a parameter, or part of an address."""
     option, _, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    if _asks_for_password(option or previous) and not os.path.exists(value):  # noqa: PTH110 - a text may hold what a Path refuses
+    if _asks_for_password(option or previous) and not os.path.exists(value):  # noqa: PTH110 - a text may contain what a Path refuses
         yield value
     if _SHORT_PASSWORD_OPTION.match(argument):
         yield argument[2:]
-    yield from (found.strip("'") for found in _PARAMETER.findall(value))
+    yield from (secret.strip("'") for secret in _PARAMETER.findall(value))
     account, _, _ = _authority(value).rpartition("@")
     yield account.partition(":")[2]
 
@@ -94,7 +94,8 @@ def _split_password(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def hide_passwords() -> None:
-    """Overwrite each argument of this process that may hold a password; `sys.argv` keeps it. Does nothing where that is impossible."""
+    """Overwrite each argument of this process that may hold a password; `sys.argv` keeps it. Does nothing on systems where that is
+    impossible."""
     arguments = sys.argv[1:]
     suspects = [
         number
@@ -118,8 +119,8 @@ def _overwrite(suspects: list[int], count: int) -> bool:
     if not begin or end - begin != len(command_line) or len(words) <= count:
         return False
     lengths = [len(word) for word in words]
-    first = len(words) - count
+    first_word = len(words) - count
     for number in suspects:
-        position = sum(lengths[: first + number]) + first + number
-        ctypes.memset(begin + position, ord("*"), lengths[first + number])
+        position = sum(lengths[: first_word + number]) + first_word + number
+        ctypes.memset(begin + position, ord("*"), lengths[first_word + number])
     return True

@@ -28,7 +28,7 @@ def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register_programs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Take the programs given by the option. Raises UsageError."""
+    """Register the programs that the option gives. Raises UsageError."""
     known_programs = sorted({program for path in PATHS.values() for program in path.hops})
     for value in values:
         name, _equals, location = value.partition("=")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 _SECONDS_PER_PAIR = 15
-"""Time for a pair: goodput of 5 s each way, with its warm-up, and round trips."""
+"""Time to measure a pair of hosts: goodput for 5 s in each direction with its warm-up, and round trips."""
 _FILE_ARGUMENT = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
 
@@ -164,7 +164,7 @@ def _warn_of_shared_machines(host_facts: Mapping[str, HostFacts]) -> list[str]:
 
 
 def _warn_of_noise(distances: Sequence[LinkReceipt]) -> list[str]:
-    """A note if an RTT with awake CPUs is above the one at rest: waking CPUs only adds time, so such a difference is noise."""
+    """A note if an RTT with awake CPUs is above the RTT at rest. Waking CPUs only adds time, so such a difference is noise."""
     if not any(link.rtt_awake_ns is not None and (link.rtt_awake_ns.p50 or 0) > link.real_rtt_ns for link in distances):
         return []
     return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
@@ -224,8 +224,12 @@ def _network_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
 def _format_offloads(interface: Interface) -> str:
     if interface.offloads is None:
         return UNKNOWN if interface.ethtool else f"{UNKNOWN}: no ethtool"
-    short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
-    return " ".join(short[name] for name, is_on in interface.offloads.items() if is_on) or "none"
+    abbreviations = {
+        "tcp-segmentation-offload": "TSO",
+        "generic-segmentation-offload": "GSO",
+        "generic-receive-offload": "GRO",
+    }
+    return " ".join(abbreviations[name] for name, is_on in interface.offloads.items() if is_on) or "none"
 
 
 def _format_clock(clock: Offset) -> str:

@@ -16,12 +16,13 @@ from typing import Any
 
 import click
 
+from howfar.cli.client_files import client_options, write_secret
 from howfar.cli.completion import complete_servers
 from howfar.cli.hop_binary import hop_binary_option
+from howfar.cli.lab_groups import describe_groups, group_options, group_variables, read_group_options
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
 from howfar.cli.screen import OutputFile, note
-from howfar.cli.session import replicas_for
 from howfar.cli.target_options import enter_sandbox
 from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
@@ -38,19 +39,15 @@ from howfar.lab.link.receipt import (
 )
 from howfar.lab.link.settings import Script, ScriptPlayer
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, ManagedProcess
-from howfar.lab.replicated_group import ReplicatedGroup
-from howfar.lab.replication.dialect import replication_dialect
-from howfar.lab.replication.member import Member
-from howfar.lab.servers import USER
-from howfar.lab.servers.kinds import KINDS, STORES, check_no_address, find_server
+from howfar.lab.server_group import ServerGroup, replicas_spec
+from howfar.lab.servers.kinds import KINDS, STORES, check_no_address
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.cells import cells
-from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION, Level
-from howfar.plan.load import Override, load_plan
+from howfar.plan.factor import Level
+from howfar.plan.factors import IDLE
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
-from howfar.runner.preflight import unsupported_levels
 from howfar.stopping import forwarding_end_requests_to
 from howfar.store.partial import is_written_in_place
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
@@ -84,7 +81,7 @@ def write_receipt(exit_code: int, receipt: Path, facts: Mapping[str, object]) ->
 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
-    """Call `run` over the link and return its exit code. Deviations of the link are reported on stderr; `receipt` gets all facts."""
+    """Call `run` over the link and return its exit code. Deviations are reported on stderr, and all facts are written to `receipt`."""
     laboratory.size_buffers(max(spec.bdp_bytes for spec in script.all_specs()))
     rtt_at_rest = link.measure_rtt_at_rest() if receipt else None
     rtt_from_idle = link.ping_from_idle() if receipt else None
@@ -95,16 +92,16 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     with ScriptPlayer(script, link.change) as player:
         code = run()
     elapsed_ns = time.monotonic_ns() - start_ns
-    machine = load_watch.finish()
+    machine_load = load_watch.finish()
     try:
         stats = link.counters()
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # If the script changed the RTT, the link is judged by the shortest RTT, whose limits are the strictest.
-    shortest = min(script.all_specs(), key=lambda spec: spec.rtt_ns)
+    min_rtt_spec = min(script.all_specs(), key=lambda spec: spec.rtt_ns)
     violations = script_violations(player)
     if (counters := link_counters(stats)) is not None:
-        violations += counters.violations(shortest.rtt_ns, STRICT_LIMITS)
+        violations += counters.violations(min_rtt_spec.rtt_ns, STRICT_LIMITS)
     if rtt_at_rest is not None:
         link_facts = link_receipt(link, rtt_at_rest, stats, laboratory.tcp_settings(), changed=bool(script.changes))
         violations = link_facts.rtt_violations(STRICT_LIMITS) + violations
@@ -120,7 +117,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         "rtt_from_idle_ns": None if rtt_from_idle is None else rtt_from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
         "script_ns": [{"asked": requested, "in_force": changed_at} for requested, changed_at in player.played],
-        "machine": machine.model_dump(),
+        "machine": machine_load.model_dump(),
         "verdict": {
             "valid": None if unknown and not violations else not violations,
             "violations": list(violations),
@@ -135,7 +132,7 @@ def _environment_facts(laboratory: Lab) -> dict[str, object]:
 
 
 def script_violations(player: ScriptPlayer) -> tuple[str, ...]:
-    """The violation if a script failed: from then on the link was not as requested."""
+    """A sentence if a script failed, because from then on the link was not as requested; otherwise empty."""
     if player.failure is None:
         return ()
     at_ns, _ = player.script.changes[len(player.played)]
@@ -143,27 +140,27 @@ def script_violations(player: ScriptPlayer) -> tuple[str, ...]:
 
 
 def describe_link(link: Link) -> str:
-    """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
+    """The link as text: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
     spec, rtt_text = link.spec, f"{format_duration_ns(link.measured_rtt_ns)} at rest"
     if link.backend == "none":
         return f"a bare cable, RTT measured {rtt_text}"
-    ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
-    if ping_ns > rtt_tolerance_ns(spec.rtt_ns):
-        rtt_text += f", of which {format_duration_ns(ping_ns)} is the ping's transmission time"
+    transmission_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
+    if transmission_ns > rtt_tolerance_ns(spec.rtt_ns):
+        rtt_text += f", of which {format_duration_ns(transmission_ns)} is the ping's transmission time"
     rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     directions = [spec.direction(name) for name in DIRECTIONS]
     parts = [
         f"link {_format_directions(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
         f"RTT {format_duration_ns(spec.rtt_ns)} (measured {rtt_text})",
         f"queue {_format_directions([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
-        *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
+        *(name for field, name in _EFFECT_NAMES.items() if any(getattr(direction, field) for direction in directions)),
     ]
     if link.backend != "packet":
         parts.append(f"back-end {link.backend}")
     return ", ".join(parts)
 
 
-_EFFECTS = {
+_EFFECT_NAMES = {
     "rate_trace": "rate trace",
     "jitter": "jitter",
     "reorder": "reordering",
@@ -175,12 +172,12 @@ _EFFECTS = {
 
 
 def _format_directions(values: list[str]) -> str:
-    """One value, or both if the directions differ."""
+    """The value, or one for each direction if they differ."""
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes of shells."""
+"""Exit codes of shells for a command that cannot be started."""
 
 _LIBPQ_PORT = 5432
 
@@ -205,28 +202,7 @@ _LIBPQ_PORT = 5432
     default="",
     help="Additional servers on the same host and path, separated by commas: `redis` or `valkey`, and `memcached`.",
 )
-@click.option(
-    "--replication",
-    metavar="MODE",
-    help="Give the server replicas, each on a host of its own, in this mode, such as async, galera or group.",
-)
-@click.option(
-    "--replicas", metavar="N", help="With --replication, the number of servers besides the primary.  [default: 2]"
-)
-@click.option(
-    "--distances",
-    metavar="LEVEL",
-    help="With --replication, how far apart the servers are, such as three-zones or 1ms,20ms,30ms.  [default: three-zones]",
-)
-@click.option(
-    "--replica-rtt", metavar="TIME", help="Instead of --distances, the same round trip time between any two servers."
-)
-@click.option(
-    "--replica-rate",
-    metavar="RATE",
-    help="With --replication, the bandwidth between any two servers.  [default: 1gbit]",
-)
-@click.option("--consistency", metavar="LEVEL", help="Consistency level of a cluster.  [default: eventual]")
+@group_options
 @click.option(
     "--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of sysbench tables."
 )
@@ -268,7 +244,6 @@ def lab(
     path_name: str | None,
     server: str | None,
     beside: str,
-    replication: str | None,
     tables: int,
     table_size: int,
     placement: str,
@@ -296,14 +271,13 @@ def lab(
     check_no_address(server or "")
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
-    levels = {option: values.pop(option.replace("-", "_")) for option in _REPLICA_OPTIONS}
-    plan = _replicated_plan(replication, server or "mariadb", levels)
+    plan = read_group_options(values, server or "mariadb")
     choice = read_link(**values)
     path = _choose_path(path_name, choice)
-    link_only = choice.wants_only_link and path_name is None and not (beside or replication or tls)
+    is_link_only = choice.wants_only_link and path_name is None and not (beside or plan or tls)
     request = LabRequest(
-        replicas=None if plan is None else replicas_for(plan),
-        server=server or ("none" if link_only else "mariadb"),
+        replicas=None if plan is None else replicas_spec([cell.factors for cell in cells(plan)]),
+        server=server or ("none" if is_link_only else "mariadb"),
         auxiliary_servers=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
@@ -335,8 +309,8 @@ def _check_server_starts(server: str, path: NetworkPath, tls: str | None) -> Non
 
 def _environment_factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, Level]:
     """The factors from which the trial environment is built."""
-    replica_factors: dict[str, Level] = {} if plan is None else dict(cells(plan)[0].factors)
-    return replica_factors | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
+    factors: dict[str, Level] = {} if plan is None else dict(cells(plan)[0].factors)
+    return factors | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
 
 
 def _run_inside(
@@ -371,62 +345,13 @@ def _choose_path(name: str | None, choice: LinkChoice) -> NetworkPath:
 
 
 def _check_command(command: Sequence[str]) -> None:
-    """Check the command before anything is built."""
+    """Check that the command can be executed; otherwise exit with the code that a shell would return."""
     if not command or shutil.which(command[0]) is not None:
         return
     exists = "/" in command[0] and Path(command[0]).exists()
     problem = "cannot be executed" if exists else "was not found"
     note(f"the program {command[0]} {problem}; nothing was started")
     sys.exit(NOT_EXECUTABLE if exists else NOT_FOUND)
-
-
-_REPLICA_OPTIONS = ("replicas", "distances", "replica-rtt", "replica-rate", "consistency")
-"""Options that set factors."""
-
-
-def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
-    """A plan of one cell, so that options get the same checks and messages as a plan file. None without --replication. Raises
-    UsageError, PlanError, ServerMissing."""
-    given_levels = {name: level for name, level in levels.items() if level is not None}
-    if mode in ("off", "none"):
-        raise UsageError(
-            f"--replication {mode} means no replication", "Leave it out, or choose a mode such as async or galera."
-        )
-    if mode is None:
-        if given_levels:
-            raise UsageError(
-                f"--{next(iter(given_levels))} applies to replicas, and there are none", "Add --replication MODE."
-            )
-        return None
-    if {"distances", "replica-rtt"} <= set(given_levels):
-        raise UsageError(
-            "--distances and --replica-rtt both say how far apart the servers are", "Give only one of them."
-        )
-    chosen_levels = {"distances": "even" if "replica-rtt" in given_levels else "three-zones", **given_levels}
-    chosen_levels |= {"replication": mode, "server": server, "threads": "1"}
-    overrides = [
-        Override(f"--{option}", ("factors", option.replace("-", "_")), _parse_level(level))
-        for option, level in chosen_levels.items()
-    ]
-    plan = load_plan("cluster", overrides=overrides).plan
-    program = find_server(server)
-    if program.kind in STORES:
-        raise UsageError(
-            f"howfar does not replicate {program.kind}", "Leave out --replication, or choose a server that speaks SQL."
-        )
-    option_texts = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
-    unsupported = unsupported_levels(plan)
-    for factor, option in option_texts.items():
-        for reason in unsupported.get(factor, {}).values():
-            modes = f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}."
-            raise UsageError(
-                f"{option} is not available: {reason}", modes if factor == "replication" else "Choose another level."
-            )
-    return plan
-
-
-def _parse_level(level: str) -> str | int:
-    return int(level) if level.isascii() and level.isdigit() else level
 
 
 def _open_environment(
@@ -450,10 +375,9 @@ def _open_environment(
         "HOWFAR_PROTOCOL": KINDS[laboratory.store.kind].service,
         **_address_variables("HOWFAR", environment.target),
     }
-    if isinstance(environment.server_group, ReplicatedGroup):
+    if environment.server_group.other_servers is not None:
         cleanup.callback(_report_link_mismatches, environment.server_group)
-        for replica in environment.server_group.replica_set.replicas:
-            variables |= _replica_variables(laboratory, replica, environment.protocol)
+        variables |= group_variables(environment.server_group, laboratory.work, environment.protocol != "postgresql")
     for auxiliary in environment.auxiliary_servers:
         variables |= _address_variables(f"HOWFAR_{auxiliary.name.upper()}", auxiliary.target)
     return variables if path.machines == 1 or path.by_socket else {**_server_host_variables(laboratory), **variables}
@@ -468,26 +392,7 @@ def _report_dead_hops(environment: LabTrialEnvironment) -> None:
             )
 
 
-def _replica_variables(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
-    """Variables of a replica: its socket; for MySQL and MariaDB an option file, because its password differs from the primary's."""
-    prefix = f"HOWFAR_{replica.name.upper()}"
-    variables = {f"{prefix}_SOCKET": str(replica.server.socket)}
-    if protocol != "postgresql":
-        target = UnixTarget(path=str(replica.server.socket))
-        options = _write_secret(
-            laboratory.work / f"{replica.name}.cnf", client_options(USER, replica.server.password, target)
-        )
-        variables[f"{prefix}_CLIENT_CNF"] = str(options)
-    return variables
-
-
-def _write_secret(file: Path, text: str) -> Path:
-    file.touch(mode=0o600)
-    file.write_text(text)
-    return file
-
-
-def _report_link_mismatches(group: ReplicatedGroup) -> None:
+def _report_link_mismatches(group: ServerGroup) -> None:
     for sentence in group.link_violations():
         note(f"not as requested: {sentence}")
 
@@ -499,15 +404,15 @@ def _address_variables(prefix: str, target: UnixTarget | TcpTarget) -> dict[str,
 
 
 def _account_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
-    """Variables of the account, for a server that has accounts."""
+    """Environment variables with the account of the server."""
     if environment.protocol == "postgresql":
         return _libpq_variables(laboratory, environment, tls)
     encryption = (
         _mysql_tls_options(environment.trust.ca_file, tls) if environment.trust and tls else ("loose-skip-ssl",)
     )
-    password_file = _write_secret(laboratory.work / "password", environment.password)
+    password_file = write_secret(laboratory.work / "password", environment.password)
     option_text = client_options(environment.user, environment.password, environment.target, encryption)
-    options = _write_secret(laboratory.work / "client.cnf", option_text)
+    options = write_secret(laboratory.work / "client.cnf", option_text)
     return {
         "HOWFAR_USER": environment.user,
         "HOWFAR_PASSWORD_FILE": str(password_file),
@@ -522,10 +427,10 @@ def _mysql_tls_options(ca_file: str, tls: str) -> tuple[str, ...]:
 
 
 def _libpq_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
-    """Variables of the account, with those that libpq reads, so that psql and pgbench need no options."""
-    password_file = _write_secret(laboratory.work / "password", environment.password)
-    entry = f"*:*:{environment.database}:{environment.user}:{environment.password}\n"
-    passwords = _write_secret(laboratory.work / "pgpass", entry)
+    """Environment variables with the account, including those that libpq reads, so that psql and pgbench need no options."""
+    password_file = write_secret(laboratory.work / "password", environment.password)
+    pgpass_line = f"*:*:{environment.database}:{environment.user}:{environment.password}\n"
+    pgpass_file = write_secret(laboratory.work / "pgpass", pgpass_line)
     target = environment.target
     if isinstance(target, UnixTarget):
         # libpq takes a directory and looks for a fixed name in it; a forwarded socket has another name.
@@ -554,7 +459,7 @@ def _libpq_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str
         "PGPORT": port,
         "PGUSER": environment.user,
         "PGDATABASE": environment.database,
-        "PGPASSFILE": str(passwords),
+        "PGPASSFILE": str(pgpass_file),
     }
 
 
@@ -566,23 +471,6 @@ def _server_host_variables(laboratory: Lab) -> dict[str, str]:
     return addresses
 
 
-def client_options(
-    user: str, password: str, target: UnixTarget | TcpTarget, encryption: Sequence[str] = ("loose-skip-ssl",)
-) -> str:
-    """The text of an option file for the clients of MariaDB and MySQL, so that no password is on a command line."""
-
-    def quote(value: str) -> str:
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-    lines = ["[client]", f"user={quote(user)}", f"password={quote(password)}"]
-    if isinstance(target, UnixTarget):
-        lines += ["protocol=socket", f"socket={quote(target.path)}"]
-    else:
-        lines += ["protocol=tcp", f"host={quote(target.host)}", f"port={target.port}"]
-    # MariaDB's clients from 11.4 on insist on TLS unless told to skip it; MySQL's do not know that option, hence loose.
-    return "\n".join([*lines, *encryption, ""])
-
-
 def _note_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
@@ -592,18 +480,11 @@ def _note_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]
         parts.append(f"{kind} {version} {contents}")
         auxiliary_servers = laboratory.auxiliary_servers.environment().values()
         parts += [f"plus {facts['kind']} {facts['version']} (empty)" for facts in auxiliary_servers]
-    if REPLICATION.name in factors:
-        parts.append(f"replication {_format_replication(factors)}")
+    parts += describe_groups(factors)
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     for sentence in (", ".join(parts), *laboratory.warnings):
         note(sentence)
-
-
-def _format_replication(factors: Mapping[str, Level]) -> str:
-    """The replication in words: `Galera, 2 replicas, three zones, replica link 1gbit`."""
-    factors_shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
-    return ", ".join(factor.label(factors[factor.name]) for factor in factors_shown if factor.name in factors)
 
 
 def _start_server_command(laboratory: Lab, command: str, variables: dict[str, str], cleanup: ExitStack) -> None:
@@ -620,7 +501,7 @@ def _start_server_command(laboratory: Lab, command: str, variables: dict[str, st
 
 
 def _command_launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
-    """The launcher that starts CMD on its host."""
+    """The launcher that starts CMD on its host. Without CMD, a note says that a shell starts."""
     if not command:
         note("a shell in the laboratory; `exit` ends it")
     host = laboratory.client_host_for(path)

@@ -72,7 +72,7 @@ def links(name: str | None, as_json: bool) -> None:
 
 
 def _show_links(selected: Sequence[NamedLink]) -> None:
-    """Show links: their figures as a table, then where each figure comes from."""
+    """Show links: a table of their figures, then the source of each."""
     headings: tuple[str, ...] = ("--link", "to server", "to client", "RTT", "jitter", "loss", "")
     for line in columns([headings, *map(_row, selected)]):
         click.echo(line)
@@ -178,7 +178,7 @@ class LinkChoice:
     has_options: bool
     """Whether any option of a link was given."""
     wants_only_link: bool
-    """Whether an option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
+    """Whether an option other than RTT, rate and TCP is given; then the user wants the link, not a database."""
 
 
 def link_options(command: _Command) -> _Command:
@@ -247,7 +247,7 @@ def read_link(
     congestion_control: str | None,
     **settings: str | tuple[str, ...] | None,
 ) -> LinkChoice:
-    """The link from the values of `link_options`; `settings` are those of `_OPTIONS`. Raises UsageError."""
+    """The link from the values of `link_options`. `settings`: the values of the options in `_OPTIONS`. Raises UsageError."""
     given_options = {word: value for word, _, _ in _OPTIONS if (value := settings[word.replace("-", "_")])}
     backend = link_backend or DEFAULT
     spec = _build_spec(given_options, link_name, backend, rtt_trace, rate_trace)

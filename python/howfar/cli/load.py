@@ -87,10 +87,11 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _SYSBENCH_DEFAULTS = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
-"""sysbench's defaults, for what neither its options nor a file specify."""
+"""sysbench's defaults, for what neither options nor a file specify."""
 MIN_INTERVAL_SHARE = 0.9
 """An interval shorter than this share of the configured length was cut short by the end of the window."""
 KILLED_BY_SIGINT = "(signal 2)"
+"""Part of the message of an engine that SIGINT ended."""
 
 
 class Stopped(Exception):
@@ -103,7 +104,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stopping_on_request() -> Iterator[None]:
-    """Turn requests to end into `Stopped`; the engine is ended when it propagates."""
+    """Raise `Stopped` on a request to end; when it propagates, the engine is ended."""
 
     def stop(number: int) -> None:
         raise Stopped(number)
@@ -164,7 +165,7 @@ class LoadObserver:
 
 
 def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
-    """Run one load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
+    """Run one load to its end. Raises EngineError or Stopped, after showing the partial figures."""
     observer = LoadObserver(options, job, quiet)
     try:
         with stopping_on_request():
@@ -208,7 +209,7 @@ def run_tables_job(options: Options, job: TablesJob) -> None:
 
 
 def _with_limit_advice(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
-    """The failure; if a limit of the server was reached, its advice is the exact statement to run."""
+    """The failure, with the exact statement to run as its advice if a limit of the server was reached. With --json, also writes it."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
         click.echo(failed_line(failed.code, failed.message, failed.advice))
@@ -216,7 +217,7 @@ def _with_limit_advice(options: Options, job: LoadJob | TablesJob, failed: Engin
 
 
 def show_job(options: Options, job: LoadJob | TablesJob) -> None:
-    """Show the lines before the engine starts."""
+    """Show the lines that precede a job, before the engine starts."""
     if options.value("json"):
         show_json_line(job_line(job))
     elif options.value("report") == "pgbench":
@@ -283,7 +284,10 @@ def _translate_write_errors(path: Path) -> Iterator[None]:
 
 
 def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, Conclusion]:
-    """Search for a rate; returns the last successful trial at the rate found, None if there is none. Raises EngineError, Stopped."""
+    """Search for a rate; returns the last successful trial at the rate found, if any, and the conclusion.
+
+    Raises EngineError, Stopped.
+    """
     high = options.value("search-high")
     low = min(options.value("search-low"), high) if high else options.value("search-low")
     trials: list[RateTrial] = []
@@ -302,24 +306,24 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
         if trial.met_goal:
             results[rate] = result
         _show_trial(options, trial, len(trials), result)
-    found = summarize_search(trials)
-    result_found = results.get(found.rate) if found.rate is not None else None
-    is_client_short = any("client" in trial.why_not for trial in trials)
-    conclusion = conclude_search(goal, found, is_client_short)
+    search_result = summarize_search(trials)
+    best_result = results.get(search_result.rate) if search_result.rate is not None else None
+    is_client_limited = any("client" in trial.why_not for trial in trials)
+    conclusion = conclude_search(goal, search_result, is_client_limited)
     if options.value("json"):
-        event = {
+        event_fields = {
             "event": "search",
             "question": conclusion.answer.question,
             "answer": conclusion.answer.sentence,
             "goal": str(goal),
-            **asdict(found),
+            **asdict(search_result),
             "trials": [asdict(trial) for trial in trials],
         }
-        click.echo(json.dumps(event))
-    elif result_found is not None and options.value("report") != "human":
+        click.echo(json.dumps(event_fields))
+    elif best_result is not None and options.value("report") != "human":
         # The layouts of sysbench and pgbench, which follow, have no line for it.
-        _print_lines(["", conclusion.answer.sentence, *([conclusion.certainty] if is_client_short else [])])
-    return result_found, conclusion
+        _print_lines(["", conclusion.answer.sentence, *([conclusion.certainty] if is_client_limited else [])])
+    return best_result, conclusion
 
 
 def _show_trial(options: Options, trial: RateTrial, number: int, result: Result) -> None:
@@ -340,7 +344,7 @@ _METAVARS = {"int": "N", "number": "X", "switch": "[on|off]", "text": "TEXT", "l
 
 
 class _SysbenchCommand(click.Command):
-    """A command whose options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
+    """A command whose options are in `howfar.load.options`, because click supports neither sysbench's syntax nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
@@ -387,7 +391,7 @@ def _help_row(option: Option) -> tuple[str, str]:
 
 
 def find_login(options: Options, say: Say, environment: Mapping[str, str] | None = None) -> LoadLogin:
-    """The server's account, address and TLS settings, which must be known before a job is made. Raises UsageError, EngineError."""
+    """The server's account, address and TLS settings, which a job needs. Raises UsageError, EngineError."""
 
     def option_path(name: str) -> Path | None:
         return Path(options.value(name)) if options.is_given(name) else None
@@ -454,11 +458,11 @@ def _run(options: Options) -> int:
     note(transport_line(login, build_session(login.address, options)))
     if options.action != "run":
         tables_job = build_tables_job(options, login, workload, seed)
-        _check(tables_job, file)
+        _check_accepted(tables_job, file)
         run_tables_job(options, tables_job)
         return 0
     job = build_load_job(options, login, workload, seed)
-    _check(job, file)
+    _check_accepted(job, file)
     check_outputs(options)
     show_job(options, job)
     result, conclusion = search(options, job, goal) if goal is not None else (measure(options, job), None)
@@ -472,13 +476,13 @@ def _run(options: Options) -> int:
     return VOID if result.verdict.has_stamp(Stamp.VOID) else 0
 
 
-def _check(job: LoadJob | TablesJob, file: _WorkloadFile | None) -> None:
+def _check_accepted(job: LoadJob | TablesJob, file: _WorkloadFile | None) -> None:
     """Have the engine check a job before anything is shown. Raises EngineFailed; its advice names the workload's file."""
     try:
         check_job(job)
-    except EngineFailed as refusal:
-        if file is not None and refusal.code == "bad_job":
-            refusal.advice = f"The workload is {file.source}. {ADVICE}"
+    except EngineFailed as error:
+        if file is not None and error.code == "bad_job":
+            error.advice = f"The workload is {file.source}. {ADVICE}"
         raise
 
 
@@ -492,7 +496,7 @@ class _WorkloadFile:
 
 
 def _read_workload(options: Options) -> tuple[str, _WorkloadFile | None]:
-    """The workload's name in reports, and a file's description of it. Raises UsageError, PlanError."""
+    """The workload's name in reports, and the file that defines it, if any. Raises UsageError, PlanError."""
     if options.kind is not None:
         return options.kind, None
     file = str(options.value("workload"))

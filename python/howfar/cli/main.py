@@ -17,6 +17,7 @@ import click
 from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
+from howfar.cli.sandbox_entry import enter_early
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import TARGET_FORM, TARGET_USAGE, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 _OUTPUT_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
-"""Errors of a stdout that accepts no more, or is closed."""
+"""Errors of writing to a stdout that is full or closed."""
 _FILE_ERRNOS = {*_OUTPUT_ERRNOS, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
-"""Errors caused by a file that was named, or by its directory, not by howfar."""
+"""Errors that a file or its directory causes, not a bug in howfar."""
 
 TARGET = "TARGET"
 """Name in the help for the command that measures how far a database is, which has no name on the command line."""
@@ -102,7 +103,7 @@ class MainGroup(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        with holding_end_requests():  # some code that runs while modules are loaded cannot propagate an exception
+        with holding_end_requests():  # an exception in code that runs while modules are loaded may be lost
             command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
@@ -221,7 +222,7 @@ COMPLETE = "_HOWFAR_COMPLETE"
 
 
 def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable[[], None] = lambda: None) -> int:
-    """Run a command and return its exit code. A user's mistake never gives a traceback.
+    """Run a command and return its exit code. A mistake of the user never shows a traceback.
 
     `on_loaded` is called as soon as signals that request the end can be handled. With `--json`, stdout always gets a JSON object: the
     command's own, or a FailedCommand if the command ends without one.
@@ -232,7 +233,7 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
     words = list(sys.argv[1:] if arguments is None else arguments)
     learn_passwords(words)
     try:
-        outcome = _run(words, os.environ.get(COMPLETE) if arguments is None else None, on_loaded)
+        outcome = _run(words, arguments is None, on_loaded)
         if not isinstance(outcome, int):
             _print_error(outcome.failure.message, outcome.failure.advice)
             if "--json" in (words[: words.index("--")] if "--" in words else words) and not holds_output():
@@ -248,17 +249,23 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
         return RunFileError.exit_code
 
 
-def _run(words: list[str], completion: str | None, on_loaded: Callable[[], None]) -> int | FailedCommand:
-    """The exit code of a command, or the error that ended it. Raises OSError for an output that cannot be written."""
+def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -> int | FailedCommand:
+    """The exit code of a command, or the error that ended it. Raises OSError for an output that cannot be written.
+
+    `are_own_words`: whether `words` are the arguments of this process, so that it can start itself again.
+    """
     try:
         on_loaded()
-        if completion:
+        if are_own_words and (completion := os.environ.get(COMPLETE)):
             from click.shell_completion import shell_complete
 
             return shell_complete(cli, {}, "howfar", COMPLETE, completion)
         # Not `cli.main`, which handles a broken pipe itself, with its own exit code.
-        with raising_end_requests(), cli.make_context("howfar", list(words)) as context:
-            result = cli.invoke(context)
+        with raising_end_requests():
+            if are_own_words and (code := enter_early(words)) is not None:
+                return code
+            with cli.make_context("howfar", list(words)) as context:
+                result = cli.invoke(context)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -288,7 +295,7 @@ def _failed_command(exit_code: int, message: str, advice: str, code: str | None 
 
 
 def _os_error_failure(error: OSError) -> FailedCommand:
-    """The error if a file cannot be used or a resource is exhausted; otherwise a bug. Errors of stdout are raised again."""
+    """The failure for an OSError: an unusable file, an exhausted resource, else a bug. Errors of stdout are raised again."""
     if error.errno == errno.ENOMEM:
         return _memory_failure()
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -352,11 +359,11 @@ def _bug_failure(error: Exception) -> FailedCommand:
 
     if os.environ.get("HOWFAR_DEBUG") == "1":
         traceback.print_exc()
-    trace = "set HOWFAR_DEBUG=1 to see the trace"
+    trace_hint = "set HOWFAR_DEBUG=1 to see the trace"
     with contextlib.suppress(OSError):
         descriptor, name = tempfile.mkstemp(prefix="howfar-trace-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:
             traceback.print_exception(error, file=file)
-        trace = f"the trace is in {name}"
-    message = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}"
+        trace_hint = f"the trace is in {name}"
+    message = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace_hint}"
     return _failed_command(BUG, message, "Please report it.")

@@ -30,7 +30,7 @@ def mark(name: str, command: tuple[str, ...]) -> int:
         command = command[1:]
     if not command:
         raise UsageError("no command follows --", f"Give one: howfar mark {name} -- COMMAND")
-    signal.signal(signal.SIGINT, lambda *_: None)  # left to the command
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command
     start_ns = time.monotonic_ns()
     try:
         code = subprocess.run(command).returncode

@@ -1,4 +1,5 @@
-"""Lack of memory: how libraries report it, and a check before importing those that end the process instead. Has few imports."""
+"""Lack of memory: recognises how libraries report it, and checks before importing libraries that would end the process. Has few
+imports."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ OpenBLAS: the value is what it reserves with one thread, plus a fifth."""
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, is a lack of memory."""
+    """Whether an error, or an error that caused it, is a lack of memory."""
     while error is not None:
         if isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):
             return True

@@ -17,10 +17,11 @@ from howfar.contract.receipt import LinkReceipt
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
 from howfar.paths.path import chosen_programs
-from howfar.plan.distances import EVEN
-from howfar.plan.factors import CLUSTERS, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.fitting import FittedPlan, with_link, without_levels
 from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
@@ -33,9 +34,13 @@ if TYPE_CHECKING:
     from howfar.fleet.user_server import UserServer
     from howfar.runner.trial import Instruments
 
-_LINK_OPTIONS = {"--rtt": "RTT", "--rate": "bandwidth", "--replica-rtt": "RTT", "--distances": "RTT"}
+_LINK_OPTIONS = {
+    "--rtt": "RTT",
+    "--rate": "bandwidth",
+    **{f"--{factor.key.replace('_', '-')}": "RTT" for links in SERVER_LINKS for factor in (links.rtt, links.pairs)},
+}
 _LINK_FACTORS = ("rtt_ns", "rate_bps")
-_SERVER_LINK_FACTORS = ("replica_rtt_ns", "replica_rate_bps", "distances")
+_SERVER_LINK_FACTORS = tuple(factor.name for links in SERVER_LINKS for factor in (links.rtt, links.rate, links.pairs))
 _SIGNIFICANT_DIGITS = 3
 
 
@@ -52,7 +57,7 @@ class HostOptions:
 
     @property
     def user_server(self) -> UserServerOptions | None:
-        """How `howfar resume` finds the user's own server again; without a password."""
+        """How `howfar resume` finds the user's own server again; never with a password."""
         if self.dsn is None:
             return None
         options = UserServerOptions(dsn=self.dsn)
@@ -107,7 +112,7 @@ def on_options(command: Any) -> Any:
 
 
 def check_options(host_options: HostOptions | None, other_options: Iterable[object], given_options: set[str]) -> None:
-    """Refuse options that do not fit, such as those that set a link: a real link is measured. Raises UsageError."""
+    """Refuse options that do not apply, such as those that set a link: a real link is measured. Raises UsageError."""
     if host_options is None:
         if any(other is not None for other in other_options):
             raise UsageError(
@@ -144,7 +149,7 @@ def _check_no_password(dsn: str) -> None:
 
 
 def find_user_server(host_options: HostOptions, say: Callable[[str], None]) -> UserServer | None:
-    """The server that a DSN names. None for howfar's own server. Raises UsageError, EngineError."""
+    """The user's server that `--dsn` names; None without it. Raises UsageError, EngineError."""
     from howfar.cli.load import find_login
     from howfar.fleet.user_server import user_server_from_dsn
     from howfar.load.cmdline import Options
@@ -171,8 +176,8 @@ def enter(
 ) -> tuple[FileCluster | ExistingCluster, int | None]:
     """Find the cluster, and run this same command inside it, unless this process is inside already.
 
-    Returns the cluster, and the exit code of that command; None if this process is inside. `check` is called with the hosts file
-    before its hosts are joined.
+    Returns the cluster, and the exit code of the command inside, or None if this process is inside. `check` is called with the
+    hosts file before its hosts are joined.
     """
     from howfar.fleet import cluster as clusters
 
@@ -227,19 +232,19 @@ def prepare_hosts(
     recorded_roles: HostRoles | None = None,
     user_server: UserServer | None = None,
 ) -> Iterator[PreparedHosts]:
-    """Open the hosts; call inside the cluster. `recorded_roles`: those of a resumed run. Raises what a laboratory does, PlanError."""
+    """Open the hosts for a plan; must be called inside the cluster. `recorded_roles`: the roles in the run that is resumed. Raises
+    PlanError and the errors of a laboratory."""
     from howfar.cli.session import lab_request
     from howfar.fleet.distances import check_similar_rtts
     from howfar.fleet.load import measure
     from howfar.fleet.roles import add_client_role, can_swap
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.loads import check_workload
+    from howfar.runner.loads import check_workload, load_class
     from howfar.runner.preflight import (
-        check_application,
         fit_plan,
         service_of,
         unsupported_by_machine,
-        unsupported_replication,
+        unsupported_by_server,
     )
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
@@ -248,28 +253,28 @@ def prepare_hosts(
     check_workload(plan)
     with join_hosts(cluster) as (file, hosts):
         roles = find_roles(plan, file, place, clients, user_server)
-        file = add_client_role(file) if plan.workload.kind == "page" else file
+        file = add_client_role(file) if WORKLOADS[plan.workload.kind].is_application else file
         is_resumed = recorded_roles is not None
         may_swap_roles = user_server is None and place is None and clients is None and can_swap(roles, file)
         swaps = may_swap_roles if recorded_roles is None else recorded_roles.swaps
         notes: tuple[str, ...] = ()
         if not is_resumed:
-            possible = _without_impossible_paths(plan)
-            plan, notes = possible.plan, possible.notes
+            fitted_paths = _without_impossible_paths(plan)
+            plan, notes = fitted_paths.plan, fitted_paths.notes
             for name in dict.fromkeys((roles.client, *roles.names)):
-                plan, notes = _without_lacking_levels(
+                plan, notes = _without_unsupported_levels(
                     plan, notes, name, hosts[name].within(unsupported_by_machine, plan)
                 )
             if user_server is None:
                 fitted = hosts[roles.server].within(fit_plan, plan, True)
                 plan, notes = fitted.plan, (*notes, *fitted.notes)
             _check_movable(plan, hosts, roles, swaps)
-            if "php" in plan.factors.application:
-                service = hosts[roles.server].within(service_of, plan)
-                hosts[roles.client].within(check_application, plan, service)
+            hosts[roles.client].within(
+                load_class(plan).check_client, plan, hosts[roles.server].within(service_of, plan)
+            )
             for name in roles.replicas:
-                plan, notes = _without_lacking_levels(
-                    plan, notes, name, hosts[name].within(unsupported_replication, plan)
+                plan, notes = _without_unsupported_levels(
+                    plan, notes, name, hosts[name].within(unsupported_by_server, plan)
                 )
         with open_hosts(hosts, roles, hosts[roles.server].within(lab_request, plan), swaps, user_server) as testbed:
             for role_plural, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
@@ -302,15 +307,17 @@ def find_roles(
         with_replicas,
     )
 
-    pages = plan.workload.kind == "page"
-    if clients and "," in clients and pages:
-        raise PlanError("pages are requested by only one client", "Leave out --clients.")
-    file = add_client_role(file) if pages else file
+    is_application = WORKLOADS[plan.workload.kind].is_application
+    if clients and "," in clients and is_application:
+        raise PlanError(
+            f"{WORKLOADS[plan.workload.kind].operation.plural} are requested by only one client", "Leave out --clients."
+        )
+    file = add_client_role(file) if is_application else file
     if user_server is not None:
         from howfar.fleet.user_server import find_server_host
 
         place = set_role(place, "server", find_server_host(user_server, file))
-    roles = assign_hosts(file, place, pages, clients)
+    roles = assign_hosts(file, place, is_application, clients)
     if clients:
         roles = with_clients(roles, file, clients)
     replicas, client_count = _max_replicas(plan), 1 + len(roles.other_clients)
@@ -327,22 +334,16 @@ def find_roles(
 
 def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
     """Refuse a plan that the user's own hosts cannot run, before they are joined. Raises PlanError."""
+    from howfar.lab.server_group import group_kinds  # and with it the laboratory, which --help need not import
+
     refuse_confirmation(plan.timing.confirm)
     if len(plan.factors.server) > 1:
         raise PlanError(
             f"plan {plan.name} names {len(plan.factors.server)} servers, but a run has only one",
             "Make one run for each server, then compare them with `howfar compare`.",
         )
-    if needs := _missing_need(plan):
-        raise PlanError(
-            f"plan {plan.name} needs {needs}, which your own hosts do not provide yet",
-            "The laboratory (without --on) provides them.",
-        )
-    if set(CLUSTERS) & set(plan.factors.replication) and len(plan.factors.replicas) > 1:
-        raise PlanError(
-            f"plan {plan.name} compares clusters of several sizes, but the links of only one are measured",
-            "Name one number of replicas.",
-        )
+    for kind in group_kinds():
+        kind.check_for_hosts(plan)
     fitted = _without_impossible_paths(plan).plan
     names = (*_LINK_FACTORS, *(_SERVER_LINK_FACTORS if _max_replicas(plan) else ()))
     with_link(fitted, {name: getattr(plan.factors, name)[0] for name in names})
@@ -360,21 +361,12 @@ def _without_impossible_paths(plan: Plan) -> FittedPlan:
     )
 
 
-def _without_lacking_levels(
-    plan: Plan, notes: tuple[str, ...], host: str, lacking: Mapping[str, Mapping[Any, str]]
+def _without_unsupported_levels(
+    plan: Plan, notes: tuple[str, ...], host: str, unsupported: Mapping[str, Mapping[Any, str]]
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan without the levels that a host lacks, and notes that name the host."""
-    fitted = without_levels(plan, lacking)
+    """The plan without the levels that a host does not support, and notes that name the host."""
+    fitted = without_levels(plan, unsupported)
     return fitted.plan, (*notes, *(f"{note} (host {host})" for note in fitted.notes))
-
-
-def _missing_need(plan: Plan) -> str:
-    """What a plan needs that hosts do not provide; empty if nothing."""
-    if set(plan.factors.fault) - {"none"}:
-        return "links that can be cut and servers that can be broken"
-    if set(plan.factors.writers) - {"one"}:
-        return "clients on two nodes of a cluster"
-    return ""
 
 
 def _max_replicas(plan: Plan) -> int:
@@ -397,8 +389,8 @@ def _with_server_kind(plan: Plan, kind: str) -> Plan:
 
 
 def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], roles: RoleHosts, swaps: bool) -> None:
-    """Check the programs that run on the hop, or without one on the client's host, which may be either if roles swap. Raises
-    MissingError."""
+    """Check that the programs of paths are installed on the hop or, without one, on the client's host. If the roles swap, both hosts
+    are checked. Raises MissingError."""
     from howfar.runner.preflight import check_movable
 
     client_hosts = (roles.client, roles.server) if swaps else (roles.client,)
@@ -407,10 +399,10 @@ def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], roles: RoleHosts
 
 
 def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with the links that were measured, and notes on them; a run may have no link."""
-    client_link, servers = testbed.link_facts, testbed.replica_facts
+    """The plan with the measured links as levels, and notes on them; unchanged if the run has no link."""
+    client_link, server_links = testbed.link_facts, testbed.replica_facts
     levels: dict[str, Level] = {} if client_link is None else {**_link_levels(client_link)}
-    levels |= _server_link_levels(servers)
+    levels |= _server_link_levels(server_links)
     if not levels:
         return plan, ()
     fitted = with_link(plan, levels)
@@ -421,9 +413,12 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
         link_groups.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [client_link]))
     if testbed.hop_facts:
         link_groups.append(("the links to the hop and from it are", testbed.hop_facts))
-    if servers:
+    if server_links:
         link_groups.append(
-            ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
+            (
+                "the link to the replica is" if len(server_links) == 1 else "the links between the servers are",
+                server_links,
+            )
         )
     notes = (
         f"{links} measured, not set: RTT {_format_rtts(facts)}, goodput of one connection {format_rate_bps(_min_goodput_bps(facts))} "
@@ -433,13 +428,13 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     return fitted.plan, (*fitted.notes, *notes)
 
 
-def _server_link_levels(servers: Sequence[LinkReceipt]) -> dict[str, Level]:
+def _server_link_levels(server_links: Sequence[LinkReceipt]) -> dict[str, Level]:
     """Levels of the factors of links between servers."""
-    if not servers:
+    if not server_links:
         return {}
-    rtts_ns = [_link_levels(facts)["rtt_ns"] for facts in servers]
-    level = EVEN if len(servers) == 1 else ",".join(map(format_duration_ns, rtts_ns))
-    return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_bps(servers), level), strict=True))
+    rtts_ns = [_link_levels(facts)["rtt_ns"] for facts in server_links]
+    level = SERVER_LINKS[0].pairs.level_in({}) if len(server_links) == 1 else ",".join(map(format_duration_ns, rtts_ns))
+    return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_bps(server_links), level), strict=True))
 
 
 def _format_rtts(links: Sequence[LinkReceipt]) -> str:
@@ -459,7 +454,7 @@ def _min_goodput_bps(links: Sequence[LinkReceipt]) -> int:
 
 
 def _link_levels(link: LinkReceipt) -> dict[str, int]:
-    """A measured link as levels of the laboratory's factors; the rate on the wire includes the framing, goodput does not."""
+    """A measured link as levels of the laboratory's factors. The rate is computed from the goodput by adding the framing."""
     from howfar.bottleneck.traffic import mtu_from_mss, payload_share  # numpy, which --help need not import
 
     rate_bps = link.slower_bps / payload_share(mtu_from_mss(link.mss))

@@ -1,4 +1,4 @@
-"""The text on the terminal as soon as a plan is read, while the modules that measure are imported. See `progress.Picture`."""
+"""Text that is shown on the terminal as soon as a plan is read, while other modules are imported. See `progress.PictureProgress`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ while no process updates the picture; the process in the sandbox, which runs thi
 
 
 def show_opening(plan: Plan, began_ns: int) -> None:
-    """Show the question and that howfar is starting, until a picture replaces both; nothing if there is a picture, or no terminal."""
+    """Show the plan's question, and that howfar is starting, until a picture replaces both. Does nothing if there is a picture
+    already, or no terminal."""
     if not is_terminal(sys.stderr) or _PICTURE_VARIABLE in os.environ:
         return
     lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 3)]
@@ -35,5 +36,5 @@ def hand_over(lines: int, began_ns: int) -> None:
 
 def take_over(began_ns: int) -> tuple[int, int]:
     """The number of lines of the picture to replace, and the time at which the command began; 0 and `began_ns` without a picture."""
-    lines, _, began = os.environ.pop(_PICTURE_VARIABLE, "").partition(" ")
-    return int(lines or 0), int(began or began_ns)
+    line_count, _, began_text = os.environ.pop(_PICTURE_VARIABLE, "").partition(" ")
+    return int(line_count or 0), int(began_text or began_ns)

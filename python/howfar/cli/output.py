@@ -176,10 +176,12 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
 
 
 def answer_command(path: Path, run: Run, summary: Summary) -> str | None:
-    """The command that measures as many blocks as an answer needs. None: there is an answer, or the run has not ended."""
-    if not summary.answer.is_missing or run.stop not in (StopReason.TIME, StopReason.BLOCKS):
+    """The command that measures as many blocks as an answer needs. None: there is an answer."""
+    if not summary.answer.is_missing and summary.good_trials != 0:
         return None
-    return f"For an answer:      {more_command(path, run)}"
+    has_ended = run.stop in (StopReason.TIME, StopReason.BLOCKS)
+    command = more_command(path, run) if has_ended else f"{program()} resume {shlex.quote(str(path))}"
+    return f"For an answer:      {command}"
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:

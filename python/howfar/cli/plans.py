@@ -13,9 +13,10 @@ from howfar.plan.estimate import Cost, estimate_cost, format_range, format_time
 from howfar.plan.factors import FACTORS, has_fault
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 
 _MAX_NAMED_CELLS = 6
-"""Maximum number of cells that are listed; for more, only the factors are."""
+"""Maximum number of cells that are listed by name; of a plan with more, only the factors are listed."""
 
 
 @click.command()
@@ -49,7 +50,7 @@ def _show_plan(name: str) -> None:
 
 
 def _describe_arms(plan: Plan) -> str:
-    """Names of all cells; for a grid, what is varied."""
+    """The names of all cells or, for many, the factors that vary."""
     names = [cell.name for cell in cells(plan) if cell.role in ("baseline", "contender")]
     if len(names) <= _MAX_NAMED_CELLS:
         return f"Compares {'; '.join(names)}." if len(names) > 1 else f"Measures {names[0]}."
@@ -67,7 +68,7 @@ def _describe_effort(plan: Plan) -> str:
 
 
 def _describe_data(plan: Plan, forecast: Cost) -> str:
-    if plan.workload.kind == "key_value":
+    if not WORKLOADS[plan.workload.kind].reads_tables:
         return f"{plan.keys.count} keys"
     tables = "a table" if plan.data.tables == 1 else f"{plan.data.tables} tables"
     tables_text = f"{tables} of {plan.data.table_size} rows{' or as many as fit' if plan.data.fit else ''}"
@@ -84,7 +85,7 @@ def _end_condition(plan: Plan) -> str:
 
 
 def _format_duration(plan: Plan) -> str:
-    """Duration on each kind of server: a trial takes longer on MySQL, which starts and ends more slowly."""
+    """The duration on MariaDB, and on MySQL if it is longer there, because MySQL starts and stops more slowly."""
     mariadb, mysql = (
         format_range(
             estimate_cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})}))

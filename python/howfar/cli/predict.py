@@ -108,13 +108,13 @@ def predict(
 
 
 def _parse_rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:
-    """The RTT to measure, and all in nanoseconds if there are several. Raises QuantityError."""
+    """The RTT to measure, and all RTTs in nanoseconds if there are several. Raises QuantityError."""
     rtts = (text or "").split(",")
     return (rtts[0], tuple(map(parse_duration_ns, rtts))) if len(rtts) > 1 else (text, ())
 
 
 def _read_slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
-    """Slopes from files, by the name of the page. Raises UsageError."""
+    """Read slopes from files; returns them by the name of the page. Raises UsageError."""
     from pydantic import ValidationError
 
     from howfar.recording.slope import Slope
@@ -139,7 +139,7 @@ def _read_slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
 
 
 def _read_measurement(path: Path) -> Measurement:
-    """Measurement in a file. Raises UsageError."""
+    """Read the measurement in a file. Raises UsageError."""
     from howfar.recording.prediction_report import Measurement
 
     try:

@@ -16,12 +16,13 @@ from rich.text import Text
 from howfar.cli.opening import hand_over, take_over
 from howfar.cli.screen import erase_lines, has_colour, is_terminal, rich_console
 from howfar.contract.messages import Event, Finished, Interval, Measuring, Ready
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.plan.types import Plan
+from howfar.plan.workload import Unit
 from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, ArmProgress, Forecast, OwnFigure, RunProgress, Slot, own_figure
-from howfar.stats.trials import Unit, operation_unit_of, operations_in
+from howfar.stats.trials import operation_unit_of, operations_in
 from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial, TrialStatus
 from howfar.units import counted
 
@@ -46,7 +47,7 @@ _MAX_END_ERROR = 0.1
 
 
 def format_time(ns: float) -> str:
-    """Time as text: `4 min 10 s`, `35 s`."""
+    """A duration as text: `4 min 10 s`, `35 s`."""
     seconds = max(round(ns / 1e9), 0)
     if seconds < 60:
         return f"{seconds} s"
@@ -56,7 +57,8 @@ def format_time(ns: float) -> str:
 
 
 def format_ratio(arm: ArmProgress) -> str:
-    """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty if unknown or not applicable. `settled`: no longer measured."""
+    """An arm's ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty if unknown or not applicable. An arm that is settled is no longer
+    measured."""
     if not arm.keeps_up:
         return "does not keep up"
     if arm.ratio is None or arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
@@ -70,26 +72,26 @@ def format_ratio(arm: ArmProgress) -> str:
 
 
 def format_number(value: float) -> str:
-    """Figure as text: `26,108`, `14.7`, `0.94`."""
+    """A figure as text: `26,108`, `14.7`, `0.94`."""
     if value == int(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def format_block(number: int) -> str:
-    """Block as text: `block 3`, `confirmation 1`."""
+    """A block's name: `block 3`, `confirmation 1`."""
     if number >= CONFIRMATION_BLOCK:
         return f"confirmation {number - CONFIRMATION_BLOCK + 1}"
     return f"block {number + 1}"
 
 
-def describe_end(stop: StopReason, blocks: int, took_ns: float) -> str:
-    """How a run ended, as text. Empty after Ctrl-C: the end of the command reports what was kept."""
+def describe_end(stop: StopReason, blocks: int, duration_ns: float) -> str:
+    """How a run ended, as text. Empty after Ctrl-C, because the command itself then reports what was kept."""
     if stop not in _DONE_TEXT:
         return ""
     if not blocks:
-        return f"Ended after {format_time(took_ns)} without a complete block: {STOP_TEXT[stop]}."
-    return f"Done in {format_time(took_ns)}, {counted(blocks, 'block')}: {_DONE_TEXT[stop]}."
+        return f"Ended after {format_time(duration_ns)} without a complete block: {STOP_TEXT[stop]}."
+    return f"Done in {format_time(duration_ns)}, {counted(blocks, 'block')}: {_DONE_TEXT[stop]}."
 
 
 class ExpectedEnd:
@@ -137,10 +139,10 @@ class Progress(Observer):
         pass
 
     def leave(self) -> None:
-        """Stop: this same command continues in another process, which has its own observer."""
+        """Stop drawing, because this command continues in another process with its own observer."""
 
     def stay(self) -> None:
-        """Start again after `leave`: the command continues in this process after all."""
+        """Draw again after `leave`, because the command continues in this process after all."""
 
     def _elapsed_ns(self) -> float:
         return max(time.monotonic_ns() - self._began_ns, 0)
@@ -174,10 +176,10 @@ class LineProgress(Progress):
         self._blocks = run_progress.blocks
         self._unit = operation_unit_of(run.info.stored_plan)
         self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
-        done = f", {len(run.trials)} trials done earlier" if run.trials else ""
-        self.note(f"{_format_server(run)}, seed {run.info.seed}{done}")
-        blocks = f"{_certainty(forecast, plan)} {counted(forecast.blocks, 'block')}"
-        self.note(f"measuring {_count_arms(run)}, {blocks}, about {format_time(forecast.remaining_ns)}")
+        done_text = f", {len(run.trials)} trials done earlier" if run.trials else ""
+        self.note(f"{_format_server(run)}, seed {run.info.seed}{done_text}")
+        blocks_text = f"{_at_most_or_about(forecast, plan)} {counted(forecast.blocks, 'block')}"
+        self.note(f"measuring {_count_arms(run)}, {blocks_text}, about {format_time(forecast.remaining_ns)}")
 
     def trial_started(self, slot: Slot, forecast: Forecast) -> None:
         if slot.attempt and (slot.block, slot.attempt) != self._repeated_block:
@@ -187,12 +189,12 @@ class LineProgress(Progress):
             )
 
     def trial_ended(self, trial: Trial) -> None:
-        void = trial.status is TrialStatus.VOID
+        is_void = trial.status is TrialStatus.VOID
         position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{len(self._factors)}"
-        figure = None if void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
+        figure = None if is_void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
         result = (
             f"void: {trial.void_reason}"
-            if void
+            if is_void
             else "measured"
             if figure is None
             else f"{format_number(figure.value)} {figure.unit}"
@@ -208,7 +210,7 @@ class LineProgress(Progress):
         ratios = _format_ratios([arm for arm in run_progress.compared if arm.ratio is not None])
         remaining_ns = self._expected_end.end_ns - self._elapsed_ns()
         remaining = f"; about {format_time(remaining_ns)} left" if forecast.remaining_ns and remaining_ns > 0 else ""
-        total = f"of {_certainty(forecast, self._plan)} {self._expected_end.blocks}"
+        total = f"of {_at_most_or_about(forecast, self._plan)} {self._expected_end.blocks}"
         self.note(f"after block {run_progress.blocks} {total}: {ratios}{remaining}")
 
     def confirming(self, lines: Sequence[str]) -> None:
@@ -220,7 +222,7 @@ class LineProgress(Progress):
             self.note(text)
 
 
-def _certainty(forecast: Forecast, plan: Plan) -> str:
+def _at_most_or_about(forecast: Forecast, plan: Plan) -> str:
     """How certain a number of blocks is: `at most` or `about`."""
     return "at most" if forecast.blocks >= plan.timing.max_blocks else "about"
 
@@ -230,16 +232,16 @@ def _format_server(run: Run) -> str:
 
 
 def _count_arms(run: Run) -> str:
-    """Arms as text: `4 cells and 3 controls`, those measured in each block."""
+    """The arms measured in each block, as text: `4 cells and 3 controls`."""
     controls = sum(arm.role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for arm in run.info.arms)
     text = counted(len(run.info.arms) - controls, "cell")
     return text + (f" and {counted(controls, 'control')}" if controls else "")
 
 
 def _format_ratios(compared: Sequence[ArmProgress]) -> str:
-    """Ratios as text; of many, only the one with the widest interval, for which the run continues."""
+    """Ratios as text. If there are many, only the ratio with the widest interval, for which the run continues."""
     if not compared:
-        return "all arms"  # an arm with a fault has no ratio
+        return "all arms"  # arms with a fault have no ratios
     if len(compared) <= _MAX_RATIOS:
         return ", ".join(f"{arm.arm} {format_ratio(arm)}" for arm in compared)
     widest = max(compared, key=lambda arm: arm.half_width or 0.0)
@@ -250,8 +252,8 @@ def _format_ratios(compared: Sequence[ArmProgress]) -> str:
 
 _INTERRUPT_HINT = "Ctrl-C keeps all"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_TIME_BAR = 24
-_MAX_BAR, _MIN_BAR = 40, 6
+_TIME_BAR_WIDTH = 24
+_MAX_BAR_WIDTH, _MIN_BAR_WIDTH = 40, 6
 _GAP = "  "
 _IN_FIRST_BLOCK = "in the first block"
 
@@ -291,7 +293,7 @@ class PictureProgress(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop_drawing()  # lines left on the terminal belong to the other process
+        self._stop_drawing()  # lines that are still on the terminal belong to the other process
 
     def leave(self) -> None:
         self._stop_drawing()
@@ -408,14 +410,14 @@ class PictureProgress(Progress):
         return f"{self._plan.name} on {_format_server(self._run)}, seed {self._run.info.seed}"
 
     def _progress(self) -> list[Text]:
-        """The bar with the time, and what is being done now."""
+        """A bar with the elapsed time, and a line on the current step."""
         elapsed_ns = self._elapsed_ns()
         if self._run is None or self._run_progress is None:
             budget = f"{format_time(elapsed_ns)} of at most {format_time(self._plan.timing.time_budget_ns)}"
-            return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capitalise(self._step))]
+            return [Text(f"{self._bar(0, 1, _TIME_BAR_WIDTH, '░')}{_GAP}{budget}"), Text(_capitalise(self._step))]
         end_ns = max(self._expected_end.end_ns, elapsed_ns)
         # The bar is full only when the run has ended.
-        bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR, "░")
+        bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR_WIDTH, "░")
         time_text = f"{format_time(elapsed_ns)} of about {format_time(end_ns)}"
         slot = self._slot
         if slot is None:
@@ -444,62 +446,63 @@ class PictureProgress(Progress):
         return rows
 
     def _table(self, rows: list[_ArmRow], width: int, height: int) -> list[Text]:
-        """A line for each row, as many as there is room for: its name, its figure, a bar, its ratio."""
+        """A line with name, figure, bar and ratio for each row for which there is room."""
         if not rows or self._run_progress is None:
             return []
-        left_out = len(rows) - (height - 1)
-        if left_out > 0:
-            left_out = min(left_out + 1, len(rows) - 1)
-            rows = rows[: len(rows) - left_out]
+        left_out_count = len(rows) - (height - 1)
+        if left_out_count > 0:
+            left_out_count = min(left_out_count + 1, len(rows) - 1)
+            rows = rows[: len(rows) - left_out_count]
         units = {row.own.unit for row in rows if row.own is not None}
         (unit,) = units if len(units) == 1 else ("",)
         figures = ["-" if row.own is None else _format_figure(row.own, unit) for row in rows]
         baselines = {arm.reference for arm in self._run_progress.compared}
-        after = f"after {counted(self._blocks, 'block')}" if self._blocks else _IN_FIRST_BLOCK
-        headings = (after, unit, f"ratio to {baselines.pop()}" if len(baselines) == 1 else "ratio")
+        blocks_heading = f"after {counted(self._blocks, 'block')}" if self._blocks else _IN_FIRST_BLOCK
+        headings = (blocks_heading, unit, f"ratio to {baselines.pop()}" if len(baselines) == 1 else "ratio")
         name_width = min(max(len(_IN_FIRST_BLOCK), *(len(row.name) for row in rows)), max(width // 3, 16))
         figure_width = max(len(headings[1]), 8, *map(len, figures))
         ratio_width = max(len(headings[2]), 14, *(len(row.ratio) for row in rows))
-        bar_width = min(width - name_width - figure_width - ratio_width - 3 * len(_GAP), _MAX_BAR)
-        bar_width = bar_width if bar_width >= _MIN_BAR else 0
+        bar_width = min(width - name_width - figure_width - ratio_width - 3 * len(_GAP), _MAX_BAR_WIDTH)
+        bar_width = bar_width if bar_width >= _MIN_BAR_WIDTH else 0
         max_values = {
             unit: max((row.own.value for row in rows if row.own and row.own.unit == unit), default=0) for unit in units
         }
 
-        def line(first: str, second: str, third: str, fourth: str) -> str:
+        def line(name: str, figure: str, bar: str, ratio: str) -> str:
             cells = [
-                f"{self._shorten(first, name_width):<{name_width}}",
-                f"{second:>{figure_width}}",
-                *([f"{third:<{bar_width}}"] if bar_width else []),
-                fourth,
+                f"{self._shorten(name, name_width):<{name_width}}",
+                f"{figure:>{figure_width}}",
+                *([f"{bar:<{bar_width}}"] if bar_width else []),
+                ratio,
             ]
             return _GAP.join(cells).rstrip()
 
-        drawn = [Text(line(headings[0], headings[1], "", headings[2]), style="dim")]
+        drawn_lines = [Text(line(headings[0], headings[1], "", headings[2]), style="dim")]
         for row, text in zip(rows, figures, strict=True):
             bar = (
                 self._bar(row.own.value, max_values[row.own.unit], bar_width)
                 if row.own is not None and row.has_bar
                 else ""
             )
-            drawn.append(Text(line(row.name, text, bar, row.ratio)))
-        return [*drawn, Text(f"and {left_out} more", style="dim")] if left_out > 0 else drawn
+            drawn_lines.append(Text(line(row.name, text, bar, row.ratio)))
+        return [*drawn_lines, Text(f"and {left_out_count} more", style="dim")] if left_out_count > 0 else drawn_lines
 
     def _shorten(self, text: str, width: int) -> str:
         return text if len(text) <= width else f"{text[: width - 1]}…"
 
     def _bar(self, value: float, maximum: float, width: int, background: str = "") -> str:
-        """A bar in eighths of a character, or of `#` where the terminal has only ASCII."""
+        """A bar in steps of an eighth of a character, or of `#` on a terminal that has only ASCII."""
         eighths = round(8 * width * min(value / maximum, 1)) if maximum > 0 else 0
-        full, part = divmod(eighths, 8)
+        full, remainder = divmod(eighths, 8)
         if not self._unicode:
             return "#" * full + ("-" if background else "") * (width - full)
         if background:
             return "█" * full + background * (width - full)
-        return "█" * full + (_EIGHTHS[part] if part else "")
+        return "█" * full + (_EIGHTHS[remainder] if remainder else "")
 
     def _notes(self) -> Iterator[tuple[str, str]]:
-        """Lines on arms that are not compared. A line on void trials replaces that on controls, so that the height stays the same."""
+        """Lines on arms that are not compared, each with its style. A line on void trials replaces the one on controls, so that the
+        height stays the same."""
         if self._run is None:
             return
         for arm in self._run.info.arms:
@@ -523,7 +526,7 @@ def _format_figure(figure: OwnFigure, unit: str) -> str:
 
 
 def _align_ends(left: str, right: str, width: int) -> Text:
-    """A line with a text at each end; without the right one if there is no room for it."""
+    """A line with a text at each end. The right one is left out if there is no room for it."""
     gap_width = width - len(left) - len(right)
     if gap_width < len(_GAP):
         return Text(left, style="bold")

@@ -165,7 +165,7 @@ def _record_packets(
     gaps: bool,
     output: int | None,
 ) -> int:
-    """Record; returns the command's exit code, 0 without one."""
+    """Record captured packets; returns the exit code of the command, or 0 without a command."""
     from howfar.recording.packets import PacketsRequest, record
 
     laboratory = laboratory_address() if interface else None

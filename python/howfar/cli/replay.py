@@ -175,7 +175,7 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
 
 
 def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
-    """Run all pages once. Raises EngineError; for a refused statement it names the page."""
+    """Run all pages once. Raises EngineError, with the page's name if a statement was refused."""
     from howfar.contract.messages import Repeated
     from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 

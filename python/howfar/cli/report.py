@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from howfar.cli import output as pages
+from howfar.cli import output
 from howfar.cli.output import details_option
 from howfar.cli.screen import STDOUT, no_colour_option, program, show_result
 from howfar.errors import UsageError
@@ -59,59 +59,59 @@ def report(
         raise UsageError("the page cannot be written to standard output", "Name a file: --html=FILE.")
     if run is not None and example is None and kind_of(run) is RECORDING:
         return _show_recording(run, "html" if html is not None else formats[0] if formats else "", html, no_colour)
-    recorded_run, name = _read(run, example)
-    with nullcontext() if example is not None else pages.reporting_damage(name, recorded_run.is_verified):
+    recorded_run, path = _read(run, example)
+    with nullcontext() if example is not None else output.reporting_damage(path, recorded_run.is_verified):
         from howfar.experiments.registry import summarise  # slow to import: it draws charts
 
         summary = summarise(recorded_run)
         if html is not None:
-            page = pages.page_path(Path(html) if html else None, name)
-            pages.write(page, pages.render_summary(summary, "html"))
+            page = output.page_path(Path(html) if html else None, path)
+            output.write(page, output.render_summary(summary, "html"))
             click.echo(page)
         elif formats:
-            click.echo(pages.render_summary(summary, formats[0]).rstrip("\n"))
+            click.echo(output.render_summary(summary, formats[0]).rstrip("\n"))
         else:
             next_command = (
                 f"Measure it here: {program()} run {recorded_run.info.plan_name}"
                 if example is not None
-                else pages.answer_command(name, recorded_run, summary)
+                else output.answer_command(path, recorded_run, summary)
             )
-            pages.show(recorded_run, summary, no_colour, commands=[next_command] if next_command else [])
+            output.show(recorded_run, summary, no_colour, commands=[next_command] if next_command else [])
             if recorded_run.stop is None:
                 click.echo(
                     f"\nThis run has not ended. If it is not being measured now, continue it: "
-                    f"{program()} resume {shlex.quote(str(name))}",
+                    f"{program()} resume {shlex.quote(str(path))}",
                     err=True,
                 )
     return 0
 
 
-def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) -> int:
+def _show_recording(path: Path, output_format: str, html: str | None, no_colour: bool) -> int:
     """Show a recording as `howfar record` showed it. Raises UsageError."""
     from howfar.recording.recording import read
     from howfar.recording.summary import document, summarize
     from howfar.report import html as page
     from howfar.report.text import as_markdown
 
-    if form == "csv":
+    if output_format == "csv":
         raise UsageError("a recording has no CSV", "Use --json, or `sqlite3 -csv` with a query.")
     recording = read(path)
-    with pages.reporting_damage(path, recording.is_verified):
+    with output.reporting_damage(path, recording.is_verified):
         summary = summarize(recording)
         report = document(summary, str(path))
-        if form == "html":
-            name = pages.page_path(Path(html) if html else None, path)
-            pages.write(name, page.render(report))
-            click.echo(name)
-        elif form == "md":
+        if output_format == "html":
+            html_path = output.page_path(Path(html) if html else None, path)
+            output.write(html_path, page.render(report))
+            click.echo(html_path)
+        elif output_format == "md":
             click.echo(as_markdown(report).rstrip("\n"))
         else:
-            show_result(summary, report, form == "json", no_colour)
+            show_result(summary, report, output_format == "json", no_colour)
     return 0
 
 
 def _read(run: Path | None, example: str | None) -> tuple[Run, Path]:
-    """The run, and the file from whose name that of its page is made. Raises UsageError, and the errors of `read_run`."""
+    """The run, and the path from which the name of its HTML page is derived. Raises UsageError, and the errors of `read_run`."""
     if run is not None and example is not None:
         raise UsageError(f"both the file {run} and an example were requested", "Choose one of them.")
     if example is not None:

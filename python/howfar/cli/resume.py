@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from howfar.cli import on_hosts, session
-from howfar.cli import output as pages
+from howfar.cli import on_hosts, output, session
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import refuse_confirmation
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
@@ -81,7 +80,7 @@ def resume_run(
     recorded = read_run(run)
     if confirm:
         extension = _with_confirmation(recorded, extension)
-    pages.check_page_path(pages.page_path(html, run))
+    output.check_page_path(output.page_path(html, run))
     if recorded.stop not in _UNFINISHED and extension == Extension():
         assert recorded.stop is not None
         click.echo(
@@ -119,7 +118,7 @@ def _continue_here(
             extension, time_ns=REPORT_NS + confirmation_cost_ns(plan, arms_to_confirm(recorded), recorded.trials)
         )
     with RunFile(run) as file, session.open_testbed(plan, progress.preparing) as laboratory:
-        # Its time begins here: no end was requested, and a laboratory can take minutes to fill its tables.
+        # The confirmation's time begins here, because filling the tables of a laboratory can take minutes.
         if extension.only_confirms:
             began_ns = time.monotonic_ns()
         execute_run(file, laboratory, began_ns, session.instruments(), progress, extension)
@@ -129,7 +128,7 @@ def _continue_here(
 def _continue_on_hosts(
     run: Path, recorded: Run, source: str, extension: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
-    """Continue the run between the hosts where it was begun, each in its role. `source`: see `HostOptions`."""
+    """Continue the run between the hosts on which it began, each in its recorded role. `source`: see `HostOptions`."""
     cluster, code = on_hosts.enter(source)
     if code is not None:
         return code
@@ -159,16 +158,21 @@ def _continue_on_hosts(
 
 
 def _describe_tested(run: Run) -> str:
-    """The message when a requested test has already been made."""
+    """The part of a message that says that the requested test was made earlier; empty if it was not."""
     past_confirmation = confirmation(run.events)
     if past_confirmation is None or not past_confirmation.ended:
         return ""
-    tested = ", ".join(arms_to_confirm(run))
-    return f", and its limits were tested earlier: {tested}" if tested else ", and none of its limits can be tested"
+    tested_arms = ", ".join(arms_to_confirm(run))
+    return (
+        f", and its limits were tested earlier: {tested_arms}"
+        if tested_arms
+        else ", and none of its limits can be tested"
+    )
 
 
 def _with_confirmation(run: Run, extension: Extension) -> Extension:
-    """The extension with a confirmation; if the run has ended and no time is given, only the confirmation, with its own time."""
+    """The extension with a confirmation. If the run has ended and no time is given, it has only the confirmation, with its own
+    time."""
     past_confirmation = confirmation(run.events)
     if past_confirmation is not None and past_confirmation.ended:
         return extension
@@ -178,7 +182,7 @@ def _with_confirmation(run: Run, extension: Extension) -> Extension:
 
 
 def _check_has_effect(run: Run, plan: Plan, extension: Extension) -> None:
-    """Refuse options with which no further block would be measured. Raises UsageError."""
+    """Refuse options with which no further trial would be measured. Raises UsageError."""
     timing, past_confirmation = plan.timing, confirmation(run.events)
     if extension.confirm and (past_confirmation is not None or run.stop not in _UNFINISHED):
         _check_time(extension, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))
@@ -196,10 +200,11 @@ def _check_has_effect(run: Run, plan: Plan, extension: Extension) -> None:
 
 
 def _check_time(extension: Extension, trials: int, trials_ns: int) -> None:
-    needed = LABORATORY_NS + REPORT_NS + trials_ns
-    if extension.time_ns is None or extension.time_ns >= needed:
+    """Refuse a time that is too short for these trials. Raises UsageError."""
+    needed_ns = LABORATORY_NS + REPORT_NS + trials_ns
+    if extension.time_ns is None or extension.time_ns >= needed_ns:
         return
-    min_s = -(-needed // 10**9)
+    min_s = -(-needed_ns // 10**9)
     raise UsageError(
         f"{format_duration_ns(extension.time_ns)} is too short: laboratory, report and {trials} trials take about"
         f" {min_s} s",

@@ -24,7 +24,7 @@ from howfar.paths import is_local
 from howfar.paths.path import chosen_programs
 from howfar.plan.cells import cells
 from howfar.plan.estimate import describe_duration, estimate_cost
-from howfar.plan.factors import CLOSED, DISTANCES, LOAD
+from howfar.plan.factors import CLOSED, LOAD, SERVER_LINKS
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_plan
 from howfar.units import counted, format_duration_ns
@@ -128,16 +128,16 @@ def run(
         raise UsageError("--full and --quick contradict each other", "Leave out --quick: it is the default.")
     loaded = load_plan(plan, not full, overrides)
     show_opening(loaded.plan, began_ns)
-    on_this_machine = host_options is None
+    is_on_this_machine = host_options is None
     command = partial(_repeat_command, plan, loaded.quick, overrides=overrides, host_options=host_options)
     request = _RunRequest(out, seed, html, no_colour, began_ns, command)
     with _make_observer(loaded, request) as progress:
-        if on_this_machine:
+        if is_on_this_machine:
             from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not import
 
             for server in loaded.plan.factors.server:  # before any check that depends on the names
                 check_name(server)
-        plan_for_budget = partial(_plan_for_budget, on_this_machine=on_this_machine)
+        plan_for_budget = partial(_plan_for_budget, is_on_this_machine=is_on_this_machine)
         _check_budget(plan_for_budget(loaded), loaded.quick, lambda: plan_for_budget(load_plan(plan, True, overrides)))
         _check_files(loaded, request)
         if not loaded.quick:
@@ -165,14 +165,15 @@ def _check_no_server(plan: str) -> None:
 
 @dataclass(frozen=True)
 class _RunRequest:
-    """Options for how a run is made and shown."""
+    """Options of a run other than those of its plan."""
 
     out: Path | None
     seed: int | None
     html: Path | None
     no_colour: bool
     began_ns: int
-    command: Callable[[int], tuple[str, ...]]
+    repeat_command: Callable[[int], tuple[str, ...]]
+    """Returns the command that repeats the run, given its seed."""
 
 
 def _make_observer(loaded: LoadedPlan, request: _RunRequest) -> Progress:
@@ -188,12 +189,12 @@ def _run_path(plan: Plan, request: _RunRequest) -> Path:
 
 
 def _check_files(loaded: LoadedPlan, request: _RunRequest) -> None:
-    from howfar.cli import output as pages
+    from howfar.cli import output
     from howfar.store.run_file import check_absent
 
     path = _run_path(loaded.plan, request)
     check_absent(path)
-    pages.check_page_path(pages.page_path(request.html, path))
+    output.check_page_path(output.page_path(request.html, path))
 
 
 def _measure_on_hosts(loaded: LoadedPlan, request: _RunRequest, host_options: HostOptions) -> Path | int:
@@ -261,7 +262,7 @@ def _measure_into_file(
     seed = new_seed() if request.seed is None else request.seed
     plan_with_rates, capacity = with_rates(loaded.plan, seed, testbed, tools, progress)
     all_facts = tools.facts().updated(facts).updated(capacity)
-    info = run_info(replace(loaded, plan=plan_with_rates), seed, request.command(seed), testbed, all_facts)
+    info = run_info(replace(loaded, plan=plan_with_rates), seed, request.repeat_command(seed), testbed, all_facts)
     with session.create_run_file(_run_path(loaded.plan, request), request.out is None, info) as file:
         on_start(file.path)
         execute_run(file, testbed, request.began_ns, tools, progress)
@@ -269,8 +270,9 @@ def _measure_into_file(
 
 
 def _parse_levels(name: str, value: Any) -> Any:
-    """Levels of an option; paths, loads and distances may have several. Loads include the closed loop: it shows the highest rate."""
-    if name == DISTANCES.name and ";" in value:
+    """The levels that an option gives; paths, loads and distances may have several. The closed loop is added to loads, because it
+    shows the highest rate."""
+    if any(name == links.pairs.name for links in SERVER_LINKS) and ";" in value:
         return tuple(dict.fromkeys(level.strip() for level in value.split(";")))
     if name not in (LOAD.name, "path"):
         return value
@@ -281,7 +283,7 @@ def _parse_levels(name: str, value: Any) -> Any:
 def _repeat_command(
     plan: str, quick: bool, seed: int, overrides: list[Override], host_options: HostOptions | None = None
 ) -> tuple[str, ...]:
-    """Command that repeats this run, for the run file and the report."""
+    """The command that repeats this run, for the run file and the report."""
     host_arguments = () if host_options is None else host_options.arguments
     arguments = ["howfar", "run", plan, *([] if quick else ["--full"])]
     for override in overrides:
@@ -292,7 +294,7 @@ def _repeat_command(
 
 
 def _fit_to_local_paths(loaded: LoadedPlan, error: SandboxForbidden, progress: Progress) -> LoadedPlan:
-    """The plan for only the local paths, if namespaces are forbidden. Raises `error` if fewer than two are left to compare."""
+    """The plan with only its local paths, for a machine that forbids namespaces. Raises `error` if fewer than two paths are left."""
     plan = local_plan(loaded.plan)
     local_paths = [path for path in plan.factors.path if is_local(path)]
     if len(local_paths) < 2:
@@ -302,14 +304,15 @@ def _fit_to_local_paths(loaded: LoadedPlan, error: SandboxForbidden, progress: P
     return replace(loaded, plan=plan)
 
 
-def _plan_for_budget(loaded: LoadedPlan, on_this_machine: bool) -> Plan:
-    """The plan whose trials a budget must cover. `on_this_machine`: reduced to what the server of this machine can replicate.
+def _plan_for_budget(loaded: LoadedPlan, is_on_this_machine: bool) -> Plan:
+    """The plan whose trials a budget must cover. `is_on_this_machine`: whether to reduce it to what this machine's server can
+    replicate.
 
     Raises ServerMissing, ServerCrashed.
     """
-    from howfar.runner.preflight import with_server_modes  # the laboratory, which --help need not import
+    from howfar.runner.preflight import with_server_levels  # the laboratory, which --help need not import
 
-    return with_server_modes(loaded.plan).plan if on_this_machine else loaded.plan
+    return with_server_levels(loaded.plan).plan if is_on_this_machine else loaded.plan
 
 
 def _check_budget(plan: Plan, quick: bool, make_short_plan: Callable[[], Plan]) -> None:
@@ -318,20 +321,20 @@ def _check_budget(plan: Plan, quick: bool, make_short_plan: Callable[[], Plan]) 
     `make_short_plan` returns the plan without --full.
     """
     blocks = _min_blocks(plan)
-    budget, needed = plan.timing.time_budget_ns, _min_duration_ns(plan)
-    if budget >= needed:
+    budget_ns, needed_ns = plan.timing.time_budget_ns, _min_duration_ns(plan)
+    if budget_ns >= needed_ns:
         return
-    min_s = -(-needed // 10**9)
+    min_s = -(-needed_ns // 10**9)
     raise UsageError(
-        f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
+        f"a time budget of {format_duration_ns(budget_ns)} is too short: laboratory, report and {counted(blocks, 'block')} of"
         f" {len(cells(plan))} trials take about {min_s} s",
         f"Give at least --time-budget {min_s}s{', or leave out --full' if not quick and _fits(make_short_plan) else ''}.",
     )
 
 
 def _min_duration_ns(plan: Plan) -> int:
-    needed = estimate_cost(plan)
-    return needed.fixed_ns + _min_blocks(plan) * needed.block_ns
+    cost = estimate_cost(plan)
+    return cost.fixed_ns + _min_blocks(plan) * cost.block_ns
 
 
 def _min_blocks(plan: Plan) -> int:
@@ -341,6 +344,6 @@ def _min_blocks(plan: Plan) -> int:
 
 
 def _fits(make_short_plan: Callable[[], Plan]) -> bool:
-    """Whether the short form fits into its budget."""
+    """Whether the plan without --full fits into its budget."""
     plan = make_short_plan()
     return plan.timing.time_budget_ns >= _min_duration_ns(plan)

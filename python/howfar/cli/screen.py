@@ -97,7 +97,7 @@ def has_colour(stream: TextIO, no_colour: bool) -> bool:
 
 
 def width(stream: TextIO | None = None) -> int:
-    """Columns to write in: COLUMNS, else the terminal's, else a width for files."""
+    """The number of columns for output: COLUMNS, else the terminal's width, else that for files."""
     setting = os.environ.get("COLUMNS", "")
     if setting.isdigit() and int(setting) > 0:
         return max(int(setting), MIN_WIDTH)
@@ -113,7 +113,7 @@ class _PrintableStream:
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream
         self.holds_output = False
-        """Whether a complete result has been written, to which nothing may be added."""
+        """Whether a result has been written, to which nothing may be added."""
 
     def write(self, text: str | bytes) -> int:
         """Write text without its control characters. Bytes, which Click's shell completion writes, are decoded as UTF-8."""
@@ -227,7 +227,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], max_width: int) -> list[str]:
-    """Lines of a table in at most `max_width` columns: its second column is wrapped where the rest leaves too little."""
+    """Lines of a table in at most `max_width` characters; its second column is wrapped if the others leave too little room."""
     other_widths = [max(map(len, column)) for index, column in enumerate(zip(*rows, strict=True)) if index != 1]
     column_width = max(max_width - sum(other_widths) - 2 * len(other_widths), 20)
     lines: list[Sequence[str]] = []
@@ -245,7 +245,7 @@ def note(text: str) -> None:
 
 
 def try_note(text: str) -> None:
-    """Like `note`, for work that continues when its messages can no longer be written, as after a terminal was closed."""
+    """Like `note`, but ignores a message that cannot be written, for work that continues after the terminal was closed."""
     with contextlib.suppress(OSError):
         note(text)
 
@@ -257,8 +257,8 @@ _REPLACEMENTS = {"µ": "u", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError), "only output has this handler"
-    lacking = error.object[error.start : error.end]
-    return "".join(_REPLACEMENTS.get(character, "?") for character in lacking), error.end
+    unencodable = error.object[error.start : error.end]
+    return "".join(_REPLACEMENTS.get(character, "?") for character in unencodable), error.end
 
 
 codecs.register_error(_REPLACE_UNENCODABLE, _replace_unencodable)
@@ -267,8 +267,8 @@ codecs.register_error(_REPLACE_UNENCODABLE, _replace_unencodable)
 def open_streams() -> None:
     """Open the null device for each closed standard stream, and filter control characters from stdout and stderr.
 
-    Otherwise the next file that is opened, perhaps a run file, gets the stream's number, and every message is written into it.
-    Writing to a closed stdout remains an error, as the result would be lost.
+    Otherwise the next file that is opened, perhaps a run file, would get the stream's number, and messages would be written into
+    it. Writing to a closed stdout remains an error, because the result would be lost.
     """
     for descriptor in range(3):
         try:
@@ -295,11 +295,11 @@ def abandon_output() -> None:
 
 
 _TIMEOUT_S = 5.0
-"""Time for the process that writes into a pipe, as in `--password-file <(pass show db)`."""
+"""Time limit for the process that writes into a pipe, as in `--password-file <(pass show db)`."""
 
 
 def _read_bytes(path: Path, option: str, max_bytes: int) -> bytes:
-    """The first bytes of a file; from a pipe, as they arrive. Raises OSError, UsageError."""
+    """The first `max_bytes` bytes of a file or a pipe. Raises OSError, UsageError."""
     if not stat.S_ISFIFO(path.stat().st_mode):
         with path.open("rb") as file:
             return file.read(max_bytes)

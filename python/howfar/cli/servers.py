@@ -103,14 +103,16 @@ def _show_one(row: InstalledServer | MissingServer, as_json: bool) -> None:
         click.echo(json.dumps(row.as_json(), indent=2))
         return
     headings = ("server", "kind", "version", *_FEATURE_HEADINGS, "program")
-    for line in columns([(head, cell) for head, cell in zip(headings, _row_cells(row), strict=True) if cell != "-"]):
+    for line in columns(
+        [(heading, cell) for heading, cell in zip(headings, _row_cells(row), strict=True) if cell != "-"]
+    ):
         click.echo(line)
     if isinstance(row, MissingServer):
         click.echo(row.advice)
 
 
 def _server_row(name: str, again: bool) -> InstalledServer | MissingServer:
-    """Facts about a server by its name, or why there is none."""
+    """Facts about the server of this name, or why it is missing."""
     try:
         program = find_server(name)
     except HowfarError as error:

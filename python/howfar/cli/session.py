@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.engine.inserts import table_statements
+from howfar.cli.sandbox_entry import check_not_killed
 from howfar.engine.process import engine_info
-from howfar.errors import LabError, RunFileError, UsageError
+from howfar.errors import RunFileError, UsageError
 from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS
-from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 from howfar.runner.loads import check_workload
 from howfar.runner.run import program_facts
 from howfar.runner.trial import Instruments
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 
 _MAX_NAMES = 100
-_EXIT_CODES_IF_KILLED = (1, 137)
-"""Exit codes if a sandbox was killed: its first process (unshare then exits with 1; howfar never does), or unshare itself."""
 
 
 def check_machine(plan: Plan) -> None:
@@ -45,7 +42,7 @@ def check_machine(plan: Plan) -> None:
             f"plan {plan.name} names {len(plan.factors.server)} servers, but a laboratory has only one",
             "Make one run for each server, then compare them with `howfar compare`.",
         )
-    check_machines(plan, len(usable_cpus()))
+    WORKLOADS[plan.workload.kind].check_cpus(plan, len(usable_cpus()))
     engine_info()
     check_workload(plan)
 
@@ -60,13 +57,7 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
     if sandbox.inside():
         return None
     leave()
-    code = sandbox.run_inside()
-    if code in _EXIT_CODES_IF_KILLED:
-        raise LabError(
-            "the sandbox was killed by another process",
-            "Memory may have run out; see `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
-        )
-    return code
+    return check_not_killed(sandbox.run_inside())
 
 
 def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
@@ -77,11 +68,10 @@ def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None)
 
 
 def lab_request(plan: Plan) -> LabRequest:
-    """The laboratory that serves all cells of a plan."""
+    """The request for a laboratory that serves all cells of a plan."""
     from howfar.lab.link import LOCAL_NETWORK
     from howfar.lab.request import LabRequest
-    from howfar.lab.servers.kinds import long_text
-    from howfar.runner.preflight import auxiliary_servers
+    from howfar.runner.loads import load_class
 
     factors = plan.factors
     return LabRequest(
@@ -90,37 +80,28 @@ def lab_request(plan: Plan) -> LabRequest:
         table_size=plan.data.table_size,
         link=LOCAL_NETWORK.with_levels({name: getattr(factors, name)[0] for name in FACTORS}),
         placement=factors.placement[0],
-        connections=_max_connections(plan),  # a confirmation may halve them, never add
+        connections=_max_connections(plan),  # a confirmation may halve their number, but never adds any
         paths=factors.path,
         contents=factors.content,
         replicas=replicas_for(plan),
-        prepare=table_statements(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
-        auxiliary_servers=auxiliary_servers(plan),
-        application="php" in factors.application,
+        prepare=load_class(plan).table_statements(plan),
+        auxiliary_servers=load_class(plan).find_auxiliary_servers(plan),
+        application=load_class(plan).find_application(plan),
+        keeps_connections=not WORKLOADS[plan.workload.kind].operation.is_composite,
     )
 
 
 def replicas_for(plan: Plan) -> ReplicasSpec | None:
-    """Replicas for all cells; None if no cell replicates. The first link that a cell requests is calibrated with the laboratory."""
-    from howfar.lab.link import LinkSpec
-    from howfar.lab.replicated_group import is_replicated, node_links, replication_spec
-    from howfar.lab.request import ReplicasSpec
+    """The replicas that all cells need; None if no cell replicates. The first link that a cell requests is calibrated when the
+    laboratory opens."""
+    from howfar.lab.server_group import replicas_spec
 
-    all_factors = [cell.factors for cell in cells(plan)]
-    replicated = [factors for factors in all_factors if is_replicated(factors)]
-    if not replicated:
-        return None
-    links = [link for factors in replicated for link in node_links(factors).values()]
-    return ReplicasSpec(
-        max_replicas=max(replication_spec(factors).replicas for factors in replicated),
-        mesh=any(replication_spec(factors).cluster for factors in replicated),
-        link=links[0] if links else LinkSpec(0, None),
-        also_standalone=len(replicated) < len(all_factors),
-    )
+    return replicas_spec([cell.factors for cell in cells(plan)])
 
 
 def _max_connections(plan: Plan) -> int:
-    """Maximum of concurrent connections. A server is slow to notice that one was closed: with one per transaction there are more."""
+    """Maximum number of concurrent connections. With one per transaction it is doubled, because a server notices late that a
+    connection was closed."""
     threads: int = max(plan.factors.threads)
     return 2 * threads if "per-transaction" in plan.factors.connect else threads
 
@@ -134,12 +115,14 @@ def instruments() -> Instruments:
 
 
 def default_run_path(plan: str, utc: str) -> Path:
-    """`howfar-paths-20261121T201500Z.howfar` in the current directory, numbered when a run of the same second has that name."""
+    """`howfar-paths-20261121T201500Z.howfar` in the current directory, with a number if a run that began in the same second has
+    that name."""
     return _unused_path(Path(f"howfar-{plan}-{utc}.howfar"))
 
 
 def create_run_file(path: Path, may_rename: bool, info: RunInfo) -> RunFile:
-    """The run file. If `may_rename`, a name that another run took meanwhile is numbered. Raises DiskFull, RunFileError."""
+    """Create the run file. `may_rename`: whether to number the name if another run has taken it meanwhile. Raises DiskFull,
+    RunFileError."""
     for _ in range(_MAX_NAMES):
         try:
             return create(path, info)

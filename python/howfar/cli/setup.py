@@ -63,7 +63,7 @@ def setup(only_check: bool, chosen: tuple[str, ...], only_print: bool, as_json: 
 
 def _install(names: Sequence[str], only_print: bool) -> int:
     """Install what is missing of these groups. Raises MissingError, LabError."""
-    from howfar.lab.replication.galera import transfer_obstacle
+    from howfar.lab.servers.galera_programs import transfer_obstacle
     from howfar.setup.install import fetch_transfer_scripts, package_manager, plan_installation, untested_system
 
     missing = missing_programs(names)

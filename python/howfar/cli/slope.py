@@ -83,7 +83,7 @@ def slope(
 
 
 def _parse_delays(text: str) -> tuple[int, ...]:
-    """Delays in a list. Raises UsageError."""
+    """Parse a list of delays such as `0ms,1ms`. Raises UsageError."""
     delays_ns = sorted({parse_duration_ns(part) for part in text.split(",")})
     if len(delays_ns) < 2 or delays_ns[0] != 0 or delays_ns[-1] > _MAX_DELAY_NS:
         raise UsageError(

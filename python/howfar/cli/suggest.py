@@ -255,13 +255,15 @@ def _suggest_for_command(word: str, known: Sequence[str], group: str) -> str:
         return f"It is a plan: `howfar run {word}` runs it.\n"
     if word in _SERVER_WORDS:
         return f"For your server: {TARGET_USAGE}. For one in the laboratory: `howfar run paths --server {_SERVER_WORDS[word]}`.\n"
-    as_host = f"As a host: `howfar {word}:3306` (MySQL), :5432 (PostgreSQL), :6379 (Redis) or :11211 (Memcached).\n"
+    host_suggestion = (
+        f"As a host: `howfar {word}:3306` (MySQL), :5432 (PostgreSQL), :6379 (Redis) or :11211 (Memcached).\n"
+    )
     if (similar := nearest(word, [*known, *equivalents])) is not None:
         command = f"Use {equivalents[similar]}.\n" if similar in equivalents else f"Did you mean `howfar {similar}`?\n"
-        return command + as_host if _HOST_HINTS.search(word) else command
+        return command + host_suggestion if _HOST_HINTS.search(word) else command
     if plan is not None and not _HOST_HINTS.search(word):
         return f"Did you mean `howfar run {plan}`?\n"
-    return f"For a database: {TARGET_USAGE}.\n{as_host}`howfar help` lists the commands.\n"
+    return f"For a database: {TARGET_USAGE}.\n{host_suggestion}`howfar help` lists the commands.\n"
 
 
 _HOST_HINTS = re.compile(r"[0-9]|db|sql|pg|host|srv|redis|cache|prod|stag|primary|replica")
@@ -298,7 +300,7 @@ def _suggest_for_option(option: str, context: click.Context, name: str) -> str:
 
 
 def _suggest_for_list(param: click.Parameter, words: Sequence[str]) -> str:
-    """Advice if several numbers were given where one is expected; else empty."""
+    """Advice if several numbers were given where only one is expected; otherwise empty."""
     has_number_list = any(re.fullmatch(r"\d+(,\d+)+", word.rpartition("=")[2]) for word in words)
     if not has_number_list or not isinstance(param.type, click.types.IntParamType):
         return ""
@@ -339,7 +341,7 @@ _UNITS = r"(ns|us|µs|ms|s|m|min|h|bit|kbit|mbit|gbit|[kmg]bps|[kmgt]?i?b|%)"
 
 
 def _split_quantity(words: Sequence[str]) -> tuple[str, str, str] | None:
-    """An option, number and unit that were typed as three words (`--rtt 5 ms`), or with `=` as two; None if there is none."""
+    """An option, a number and its unit that were typed as three words (`--rtt 5 ms`) or two (`--rtt=5 ms`); None if there are none."""
     own_words = list(words[: words.index("--")] if "--" in words else words)
     for word, unit in pairwise(own_words):
         if not re.fullmatch(_UNITS, unit, re.IGNORECASE):

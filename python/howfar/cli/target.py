@@ -57,9 +57,10 @@ _SERVICE_FOLDERS = ("/etc/postgresql-common", "/etc/sysconfig/pgsql", "/etc/post
 """Folders of the system's service file: `pg_config --sysconfdir` on Debian, on Red Hat, and elsewhere."""
 
 _PASSWORD_VARIABLES = {"mysql": ("HOWFAR_PASSWORD", "MYSQL_PWD"), "redis": ("HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")}
-"""Variables with a password, by protocol: a password for another kind of server is not sent."""
+"""Environment variables with a password, by protocol, so that a password for another kind of server is not sent."""
 
 Say = Callable[[str], None]
+"""Shows a note to the user."""
 _NO_ADDRESS = ServerAddress()
 _NO_FILE = ParsedTarget(_NO_ADDRESS)
 
@@ -74,7 +75,7 @@ class _Sources:
     password_file: Path | None
     ask_password: bool
     is_visible: bool
-    """Whether the target is on the command line, where other users see it."""
+    """Whether the target is on the command line, where other users can see it."""
     environment: Mapping[str, str]
 
 
@@ -94,7 +95,7 @@ def find_server(
     """The complete address and the password of the server that a target and options name. Raises UsageError.
 
     `option_address`: options equivalent to a target; `defaults`: values that apply if no other source gives them. Without a target
-    it is the server of the `howfar lab` in which this process runs, else the default of the protocol.
+    the server is that of the `howfar lab` in which this process runs, else the default of the protocol.
     """
     variables = os.environ if environment is None else environment
     parsed = _parse_given_target(text, env_name, variables)
@@ -103,10 +104,10 @@ def find_server(
     sources = _Sources(
         option_address, defaults, defaults_file, password_file, ask_password, env_name is None, variables
     )
-    file = _NO_FILE if defaults_file is None else read_option_file(defaults_file, variables, say)
+    option_file = _NO_FILE if defaults_file is None else read_option_file(defaults_file, variables, say)
     laboratory = None
     if parsed is None and not any(
-        source.names_server or source.localhost_is_socket for source in (option_address, file.address)
+        source.names_server or source.localhost_is_socket for source in (option_address, option_file.address)
     ):
         laboratory = laboratory_address(variables)
     if laboratory is not None:
@@ -116,13 +117,17 @@ def find_server(
         requested = replace(requested, protocol=protocol_by_port(requested.port))
     if requested.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
         return _find_libpq_login(requested, parsed, laboratory is not None, sources, say)
-    fallback = file.address if laboratory is None else laboratory.with_fallback(file.address)
+    fallback = option_file.address if laboratory is None else laboratory.with_fallback(option_file.address)
     address = requested.with_fallback(fallback).with_fallback(defaults)
     if address.protocol == "mysql":
         address = replace(address, user=address.user or own_account_name())
     address = complete_address(address, variables)
-    password = _password(sources, parsed, file.password, laboratory is not None, address, say)
-    notes = (*(parsed.notes if parsed is not None else ()), *file.notes, *password_note(sources.is_visible, parsed))
+    password = _find_password(sources, parsed, option_file.password, laboratory is not None, address, say)
+    notes = (
+        *(parsed.notes if parsed is not None else ()),
+        *option_file.notes,
+        *password_note(sources.is_visible, parsed),
+    )
     return Login(_with_checked_files(address), password, notes)
 
 
@@ -147,13 +152,15 @@ def parse_target(text: str) -> ParsedTarget:
     path = parsed.address.socket
     if parsed.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_exists`
         folder = Path(os.path.abspath(path))  # noqa: PTH100
-        return replace(parsed, address=ServerAddress(protocol="postgresql", host=str(folder), port=_only_port(folder)))
+        return replace(
+            parsed, address=ServerAddress(protocol="postgresql", host=str(folder), port=_find_only_port(folder))
+        )
     return parsed
 
 
-def _only_port(folder: Path) -> int | None:
-    """The port of the only socket of PostgreSQL in a directory; None, for the default, if there are several or it cannot be read.
-    Raises UsageError if there is none."""
+def _find_only_port(folder: Path) -> int | None:
+    """The port of the only socket of PostgreSQL in a directory; None (the default port) if there are several or the directory
+    cannot be read. Raises UsageError if there is none."""
     try:
         entries = list(folder.iterdir())
     except OSError:
@@ -181,7 +188,7 @@ def variable(name: str, environment: Mapping[str, str]) -> str:
 
 
 def password_note(on_command_line: bool, parsed: ParsedTarget | None) -> tuple[str, ...]:
-    """A sentence if a password was on the command line, where other users see it."""
+    """A warning if a password was on the command line, where other users can see it."""
     if not on_command_line or parsed is None or not parsed.password:
         return ()
     can_see = "could briefly see" if HIDING.is_done else "can see"
@@ -200,7 +207,7 @@ def complete_address(address: ServerAddress, environment: Mapping[str, str]) -> 
             address, host=completed.host, hostaddr=completed.hostaddr, port=completed.port, socket=completed.socket
         )
     if address.socket is None and address.localhost_is_socket and address.host in (None, "localhost"):
-        address = replace(address, host=None, port=None, socket=_usual_socket(environment))
+        address = replace(address, host=None, port=None, socket=_find_usual_socket(environment))
     if address.socket is not None:
         return replace(address, localhost_is_socket=None)
     service = SERVICES.get(address.protocol or "")
@@ -208,7 +215,7 @@ def complete_address(address: ServerAddress, environment: Mapping[str, str]) -> 
     return replace(address, host=address.host or "localhost", port=port, localhost_is_socket=None)
 
 
-def _usual_socket(environment: Mapping[str, str]) -> str:
+def _find_usual_socket(environment: Mapping[str, str]) -> str:
     """The socket that the clients of MySQL and MariaDB use for localhost. Raises UsageError."""
     paths = SERVICES["mysql"].sockets
     if from_variable := environment.get("MYSQL_UNIX_PORT"):
@@ -249,7 +256,10 @@ def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Pa
 
 
 def _with_checked_files(address: ServerAddress) -> ServerAddress:
-    """The address, once the files that it names can be read; the system's authorities become their file. Raises UsageError."""
+    """Check that the files that an address names can be read; returns it with SYSTEM_CA replaced by a file.
+
+    Raises UsageError.
+    """
     if address.ssl_ca == SYSTEM_CA:
         address = replace(address, ssl_ca=find_system_ca_file())
     for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
@@ -278,7 +288,7 @@ def find_system_ca_file() -> str:
 
 
 def laboratory_address(environment: Mapping[str, str] | None = None) -> ServerAddress | None:
-    """The server that `howfar lab` describes to the programs in it; None outside."""
+    """The server that `howfar lab` describes to the programs in it; None outside of a laboratory."""
     environment = os.environ if environment is None else environment
     if "HOWFAR_SOCKET" not in environment and "HOWFAR_HOST" not in environment:
         return None
@@ -300,7 +310,7 @@ def laboratory_address(environment: Mapping[str, str] | None = None) -> ServerAd
 # ---------------------------------------------------------------- passwords
 
 
-def _password(
+def _find_password(
     sources: _Sources,
     parsed: ParsedTarget | None,
     file_password: Secret | None,
@@ -354,7 +364,7 @@ def _find_libpq_login(
 ) -> Login:
     """The login with libpq's other sources: the service, the environment, the password file. Raises UsageError."""
     environment = dict(sources.environment)
-    if in_laboratory:  # it sets libpq's variables; passwords of the user's own servers do not apply
+    if in_laboratory:  # the laboratory sets libpq's variables; passwords for the user's own servers do not apply
         environment = {
             name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")
         }
@@ -409,13 +419,13 @@ def _read_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | Non
     return libpq.find_password(read_text(file, "the password file", MAX_FILE_BYTES), address)
 
 
-def _exists(file: str | Path) -> bool:
-    """Whether we can see the file: `Path.exists` raises in a directory that we may not enter, as $HOME may be."""
-    return os.path.exists(file)  # noqa: PTH110
+def _exists(path: str | Path) -> bool:
+    """Whether a file exists and can be seen. Unlike `Path.exists`, never raises in a directory without access, as $HOME may be."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def home_directory(environment: Mapping[str, str]) -> Path:
-    """The home directory by HOME, else by the account, as libpq finds it."""
+    """The home directory, as libpq finds it: from HOME, else from the account."""
     if environment.get("HOME"):
         return Path(environment["HOME"])
     try:
@@ -425,7 +435,7 @@ def home_directory(environment: Mapping[str, str]) -> Path:
 
 
 def own_account_name() -> str:
-    """Our account's name; its number if it has none, as in some containers."""
+    """Name of the account of this process; its number if it has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -465,8 +475,8 @@ def resolve_host(address: ServerAddress) -> tuple[str, ...]:
     """The numeric addresses of a host, in the resolver's order; a numeric address is returned unchanged. Raises UsageError."""
     host = address.hostaddr or address.host
     assert host is not None, "an address with a socket is not resolved"
-    if (number := parse_numeric_address(host)) is not None:
-        return (number,)
+    if (numeric_host := parse_numeric_address(host)) is not None:
+        return (numeric_host,)
     try:
         return resolve_name(host, address.port or 0)
     except (OSError, UnicodeError) as error:
@@ -474,36 +484,41 @@ def resolve_host(address: ServerAddress) -> tuple[str, ...]:
 
 
 def numeric_target(address: ServerAddress, say: Say) -> Target:
-    """The numeric address of a server. For a name with several, each is tried in turn, and the one that answers is reported."""
+    """The numeric address of a server. Of a name with several addresses, each is tried in turn; a note names the one that answers."""
     if address.socket is not None:
         return UnixTarget(path=socket_path(address.socket))
     assert address.port is not None, "the address is complete"
-    numbers = resolve_host(address)
-    if len(numbers) == 1:
-        return TcpTarget(host=numbers[0], port=address.port)
-    refusals: list[str] = []
-    start = time.monotonic()
-    for number in numbers:
-        attempt_start = time.monotonic()
+    numeric_hosts = resolve_host(address)
+    if len(numeric_hosts) == 1:
+        return TcpTarget(host=numeric_hosts[0], port=address.port)
+    failures: list[str] = []
+    start_s = time.monotonic()
+    for numeric_host in numeric_hosts:
+        attempt_start_s = time.monotonic()
         try:
-            with closing(socket.create_connection((number, address.port), CONNECT_TIMEOUT_S)):
-                say(_describe_choice(address.host, number, len(numbers), refusals, attempt_start - start))
-                return TcpTarget(host=number, port=address.port)
+            with closing(socket.create_connection((numeric_host, address.port), CONNECT_TIMEOUT_S)):
+                say(
+                    _describe_choice(
+                        address.host, numeric_host, len(numeric_hosts), failures, attempt_start_s - start_s
+                    )
+                )
+                return TcpTarget(host=numeric_host, port=address.port)
         except OSError as error:
-            refusals.append(f"{number}: {error.strerror or error}")
+            failures.append(f"{numeric_host}: {error.strerror or error}")
     raise EngineError(
-        f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(refusals)})",
+        f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(failures)})",
         "Start the server, or correct the host and port. If it listens only on a Unix socket, name that socket.",
     )
 
 
-def _describe_choice(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
-    """A sentence: which of several addresses was chosen, and the time lost on others before it, which no figure of a load includes."""
-    choice = f"{host} has {count} addresses; {number} is the first that answers"
-    if not refusals:
+def _describe_choice(host: str | None, numeric_host: str, count: int, failures: list[str], lost_s: float) -> str:
+    """A sentence on which of several addresses was chosen, and on the time lost on the addresses before it, which no figure of a load
+    includes."""
+    choice = f"{host} has {count} addresses; {numeric_host} is the first that answers"
+    if not failures:
         return choice
     return (
-        f"{choice}, after {lost_s:.3f} s for {len(refusals)} that did not. A client that connects by name may wait as long at each "
+        f"{choice}, after {lost_s:.3f} s for {len(failures)} that did not. A client that connects by name may wait as long at each "
         "connect"
     )
 
@@ -520,7 +535,7 @@ def socket_path(path: str) -> str:
 
 
 def find_usual_server() -> str:
-    """Inside `howfar lab` its server, else the only one of the usual sockets that exists. Raises UsageError."""
+    """The server of the `howfar lab` in which this process runs, else the only usual socket that exists. Raises UsageError."""
     laboratory = laboratory_address()
     if laboratory is not None:
         return laboratory.location
@@ -535,12 +550,15 @@ def find_usual_server() -> str:
 
 
 def server_at(text: str, option: str = "--server") -> UnixTarget | TcpTarget:
-    """The numeric address that an option names, in any form of a target; its account is not used. Raises UsageError, EngineError."""
+    """The numeric address of the server that an option names in any form of a target, whose account is not used.
+
+    Raises UsageError, EngineError.
+    """
     return named_server_at(text, option).target
 
 
 def named_server_at(text: str, option: str = "--server") -> NamedServer:
-    """Like `server_at`, with its host name and its protocol if they are known. Raises UsageError, EngineError."""
+    """Like `server_at`, with the server's host name and protocol if these are known. Raises UsageError, EngineError."""
     login = find_server(text)
     for remark in login.notes:
         note(remark)

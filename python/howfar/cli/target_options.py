@@ -68,7 +68,8 @@ def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> P
 
 
 def enter_sandbox(path: Path) -> None:
-    """Rerun this command in a sandbox and exit; return if inside, or if none is allowed and the path needs none."""
+    """Run this command again in a sandbox, and exit. Returns if this process is inside already, or if sandboxes are forbidden and the
+    path needs none."""
     if sandbox.inside():
         return
     try:

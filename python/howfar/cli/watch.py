@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 _SEND_AHEAD_NS = 2_000_000
-"""How long before it is due a request is passed to the engine, which waits until then itself."""
+"""How long before its due time a request is passed to the engine, which then waits for that time."""
 _CLOSE_TIMEOUT_S = 2.0
 _FRAME_S = 0.1
 _WINDOW_S = 15.0
@@ -53,7 +53,7 @@ _UNREACHABLE_CHECK_S = 0.1
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request was answered `latency_ns` after it was due."""
+    """A request that was answered `latency_ns` after it was due."""
 
     latency_ns: int
     moment: Moment
@@ -76,7 +76,7 @@ class SkippedRequests:
 
 @dataclass(frozen=True)
 class ServerUnreachable:
-    """The connection ended, or could not be opened again; another attempt follows."""
+    """The connection ended, or could not be opened again. Another attempt follows."""
 
     reason: str
 
@@ -111,12 +111,12 @@ class _RequestThread(threading.Thread):
     def run(self) -> None:
         try:
             self._watch()
-        except Exception as error:  # shown by the main thread, which has the screen
+        except Exception as error:  # shown by the main thread, which owns the screen
             self.failed = None if self.stop.is_set() else error
         self.events.put(None)
 
     def end(self) -> None:
-        """Stop, even in the middle of a request, and wait until the connection is closed properly."""
+        """Stop, even in the middle of a request, and wait until the connection is closed."""
         self.stop.set()
         if (session := self._session) is not None:
             session.end()
@@ -144,9 +144,9 @@ class _RequestThread(threading.Thread):
                 self.events.put(ServerUnreachable(str(error)))
             self._wait_unreachable(next(waits))
 
-    def _wait_unreachable(self, seconds: float) -> None:
+    def _wait_unreachable(self, wait_s: float) -> None:
         """Wait before the connection is opened again."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + wait_s
         while not self.stop.is_set() and self._remaining > 0:
             self._report_lost_until_now("no connection")
             left_s = deadline - time.monotonic()
@@ -176,8 +176,8 @@ class _RequestThread(threading.Thread):
                         continue
                     raise ConnectionLost(make_failure(opened))
                 query = REQUESTS[self._server.service].query
-                cold = session.ask([query], 1, 0)  # not counted
-                check_answered(self._server, cold.refusals[0])
+                first_answer = session.ask([query], 1, 0)  # not counted
+                check_answered(self._server, first_answer.refusals[0])
                 yield session
                 return
 
@@ -236,33 +236,33 @@ def watch(server: MeasuredServer, interval_ns: int | None, count: int | None, ti
             "howfar load makes load; here 10ms is the shortest interval.",
         )
     thread = _RequestThread(server, interval_ns, count, timeout_ns)
-    watched = WatchResults(title=f"{server.url}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
+    results = WatchResults(title=f"{server.url}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
     thread.start()
     code = 0
     try:
         if as_json:
-            _print_json(thread, watched, server.url)
+            _print_json(thread, results, server.url)
         elif is_terminal(sys.stdout):
-            _show_live(thread, watched)
+            _show_live(thread, results)
         else:
-            _print_windows(thread, watched)
+            _print_windows(thread, results)
     except KeyboardInterrupt as ended:  # the usual end, if it is Ctrl-C
         code = ended.exit_code if isinstance(ended, EndRequested) else 0
     thread.end()
-    _take_events(thread, watched, 0.0)
-    if as_json and watched.outage is not None:
-        _print_outage_json(watched.outage, server.url)
-    elif watched.due and not as_json:
-        click.echo("\n".join(summary_lines(watched, time.monotonic_ns())))
+    _take_events(thread, results, 0.0)
+    if as_json and results.outage is not None:
+        _print_outage_json(results.outage, server.url)
+    elif results.due and not as_json:
+        click.echo("\n".join(summary_lines(results, time.monotonic_ns())))
     if isinstance(thread.failed, ConnectionLost):
         raise MeasurementFailed(empty_record(server, thread.failed.failure))
     if thread.failed is not None:
         raise thread.failed
-    return code or (UNREACHABLE if watched.lost and not watched.count else 0)
+    return code or (UNREACHABLE if results.lost and not results.count else 0)
 
 
-def _take_events(thread: _RequestThread, watched: WatchResults, wait_s: float) -> tuple[list[WatchEvent], bool]:
-    """Take and count the events of the next `wait_s`; returns them and whether more may follow."""
+def _take_events(thread: _RequestThread, results: WatchResults, wait_s: float) -> tuple[list[WatchEvent], bool]:
+    """Take and count the events of the next `wait_s` seconds; returns them, and whether more may follow."""
     new_events: list[WatchEvent] = []
     deadline = time.monotonic() + wait_s
     while True:
@@ -275,46 +275,48 @@ def _take_events(thread: _RequestThread, watched: WatchResults, wait_s: float) -
         new_events.append(event)
         match event:
             case AnsweredRequest(latency_ns, moment):
-                watched.record_answer(latency_ns, moment)
+                results.record_answer(latency_ns, moment)
             case LostRequest(reason, moment):
-                watched.record_loss(reason, moment)
+                results.record_loss(reason, moment)
             case SkippedRequests(number):
-                watched.skipped += number
+                results.skipped += number
             case ServerUnreachable():
-                watched.record_unreachable()
+                results.record_unreachable()
             case ServerBack(moment):
-                watched.record_recovery(moment)
+                results.record_recovery(moment)
         if time.monotonic() > deadline:
             break
     return new_events, True
 
 
-def _show_live(thread: _RequestThread, watched: WatchResults) -> None:
+def _show_live(thread: _RequestThread, results: WatchResults) -> None:
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=rich_console(sys.stdout), auto_refresh=False, transient=True) as live:
-        while _take_events(thread, watched, _FRAME_S)[1]:
-            _draw(live, Text, thread, watched)
+        while _take_events(thread, results, _FRAME_S)[1]:
+            _draw(live, Text, thread, results)
 
 
-def _draw(live: Live, text: type, thread: _RequestThread, watched: WatchResults) -> None:
+def _draw(live: Live, text_class: type, thread: _RequestThread, results: WatchResults) -> None:
     size = shutil.get_terminal_size((80, 24))
     pending_since_ns, now_ns = thread.pending_since_ns, time.monotonic_ns()
     pending_ns = None if pending_since_ns is None else max(now_ns - pending_since_ns, 0)
-    live.update(text(render_screen(watched, pending_ns, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
+    live.update(
+        text_class(render_screen(results, pending_ns, now_ns, size.columns, size.lines), no_wrap=True), refresh=True
+    )
 
 
-def _print_windows(thread: _RequestThread, watched: WatchResults) -> None:
-    while _take_events(thread, watched, _WINDOW_S)[1]:
-        click.echo(log_line(watched, _now()))
+def _print_windows(thread: _RequestThread, results: WatchResults) -> None:
+    while _take_events(thread, results, _WINDOW_S)[1]:
+        click.echo(log_line(results, _now()))
 
 
-def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> None:
+def _print_json(thread: _RequestThread, results: WatchResults, target: str) -> None:
     """Write one object per request when it is answered or lost, and one per outage when it ends."""
     may_continue, shown_outages = True, 0
     while may_continue:
-        new_events, may_continue = _take_events(thread, watched, _FRAME_S)
+        new_events, may_continue = _take_events(thread, results, _FRAME_S)
         for event in new_events:
             if isinstance(event, AnsweredRequest | LostRequest):
                 line = WatchedRequest(
@@ -324,8 +326,8 @@ def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> N
                     lost=event.reason if isinstance(event, LostRequest) else None,
                 )
                 show_json_line(line.model_dump_json())
-        new, shown_outages = watched.outage_count - shown_outages, watched.outage_count
-        for outage in list(watched.outages)[-new:] if new else []:
+        new_outages, shown_outages = results.outage_count - shown_outages, results.outage_count
+        for outage in list(results.outages)[-new_outages:] if new_outages else []:
             _print_outage_json(outage, target)
 
 

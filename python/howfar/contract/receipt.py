@@ -510,7 +510,7 @@ class ReplicationReceipt(ReceiptPart):
     window: ReplicationWindow | None = None
     links: dict[str, LinkReceipt] = Field(default_factory=dict, alias="wires")
     fault: dict[str, object] | None = None
-    """The definition of the fault that was injected, see `runner.fault.crash.FaultKind`."""
+    """The definition of the fault that was injected, see `experiments.replication.fault.crash.FaultKind`."""
 
 
 class ApplicationReceipt(ReceiptPart):

@@ -10,7 +10,7 @@ from howfar.distance.record import Distance
 
 
 def csv_text(distance: Distance) -> str:
-    """Format the figures as CSV: a line for each, with its name and its value, in the unit that ends the name."""
+    """Format the figures as CSV, one per line: its name, which ends with the unit, and its value."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("target", "metric", "value"))

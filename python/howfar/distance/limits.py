@@ -19,7 +19,7 @@ from howfar.errors import QuantityError, UsageError
 from howfar.units import parse_duration_ns
 
 _EXPRESSION: Final = re.compile(r"\s*([A-Za-z0-9_]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*")
-_Z_95: Final = 1.96
+_NORMAL_QUANTILE_95: Final = 1.96
 _SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Figure = tuple[float | None, Bounds | None]
 """A value and its 95 % interval; None if not measured, or without an interval."""
@@ -40,7 +40,7 @@ class LimitExpression:
 
 
 def parse_limit(text: str) -> LimitExpression:
-    """Parse a limit. Raises UsageError, such as for an unknown metric; called before any connection is made."""
+    """Parse a limit, before any connection is made. Raises UsageError, for example for an unknown metric."""
     match = _EXPRESSION.fullmatch(text)
     example = "Write for example p95>2ms, connect>50ms or page60>100ms."
     if match is None:
@@ -56,7 +56,7 @@ def parse_limit(text: str) -> LimitExpression:
         raise UsageError(f"--fail-if: {error.message}", example) from error
     if operator.startswith("<"):
         raise UsageError(
-            f"--fail-if: {text.strip()} would fail where the server is near, as the limit names what fails",
+            f"--fail-if: {text.strip()} would fail for a near server, because --fail-if states when to fail",
             f"Write {metric}>{value} to fail if {metric} is above {value}.",
         )
     return LimitExpression(text=text.strip(), metric=metric, threshold_ns=threshold)
@@ -92,7 +92,7 @@ def _mean_interval(request: Latencies) -> tuple[float, float] | tuple[None, None
     """Return the interval of the mean: 1.96 standard errors on each side; (None, None) for a single sample."""
     if request.count < 2:
         return None, None
-    margin = _Z_95 * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
+    margin = _NORMAL_QUANTILE_95 * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
     return request.mean_ns - margin, request.mean_ns + margin
 
 

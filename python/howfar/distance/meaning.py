@@ -12,11 +12,11 @@ PAGE_REQUESTS = (10, 60, 200)
 FIBRE_KM_PER_MS = 200.0
 """Speed of light in glass: 299,792 km/s divided by a refractive index of 1.47 to 1.5."""
 _LINKS = (("same zone", "same-zone"), ("another zone", "cross-zone"), ("another region", "region"))
-"""Names on the screen, and the named links whose RTT they have."""
+"""Pairs of a path's name on the screen and the named link that has its RTT."""
 
 
 def add_meaning(distance: Distance, socket_saving_ns: int | None = None) -> Distance:
-    """Add its meaning to a distance, which stays unchanged if nothing was measured.
+    """The distance with its meaning, or unchanged if nothing was measured.
 
     `socket_saving_ns`: time that a request would save over the server's Unix socket on this machine; None if it has no socket here.
     """
@@ -50,6 +50,6 @@ def add_meaning(distance: Distance, socket_saving_ns: int | None = None) -> Dist
 
 
 def named_rtts() -> tuple[tuple[str, int], ...]:
-    """Return names and RTTs of the links for which the time of a page is shown."""
+    """Return the names and RTTs of the other paths for which times of pages are computed."""
     links = tomllib.loads((resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8"))
     return tuple((name, parse_duration_ns(links[link]["rtt"])) for name, link in _LINKS)

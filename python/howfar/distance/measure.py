@@ -1,6 +1,6 @@
-"""Measures one server: its name, its connections, and small requests in sequence. The engine does the timing.
+"""Measures one server: the lookup of its name, connections, and small sequential requests. The engine takes the times.
 
-Everything is bounded: at most 20 connects and 500 requests, a timeout for each step, and at most one refused login.
+A measurement is bounded: at most 20 connects and 500 requests, a timeout for each step, and at most one refused login.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ _NEAR_BUDGET_NS = 2 * _SECOND_NS
 
 @dataclass(frozen=True)
 class _RequestRound:
-    """A round of requests with a ping in the middle, so that both find the same server and path, equally warm."""
+    """A round of requests with a ping in the middle, so that server and path are equally warm for both.
+
+    `before`, `after`: numbers of requests before and after the ping.
+    """
 
     before: int
     after: int
@@ -77,21 +80,21 @@ class _RequestRound:
 
     @property
     def max_rounds(self) -> int:
-        """Maximum number of rounds."""
+        """Number of rounds that send at most `MAX_COUNT` requests and pings."""
         return MAX_COUNT // (self.requests + 1)
 
 
 _NEAR_ROUND, _FAR_ROUND = _RequestRound(1, 1), _RequestRound(3, 2)
 """For a far server, for which time allows fewer than `MAX_COUNT` requests, a round has more requests per ping."""
 _PROBE_COUNT = 3
-"""Number of requests whose minimum estimates the time of a request."""
+"""Number of requests of which the fastest estimates the time of a request."""
 _MIN_P95_COUNT = 60
 """Minimum number of requests for a p95."""
 _SYN_TIMEOUT_NS = _SECOND_NS
 """Time after which Linux retransmits a SYN: after a shorter wait, the first SYN may still be in transit."""
 _NO_LIMIT_NS = 3600 * _SECOND_NS
 _MAX_SECONDS = 5.2
-"""Time from the beginning of a measurement to the end of the requests to a far server."""
+"""Maximum time from the beginning of a measurement to the end of the requests to a far server."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,11 @@ class MeasurementOptions:
     timeout_ns: int = 5 * _SECOND_NS
     """Timeout of each step of a connection, and of each answer."""
     bandwidth: bool = False
+    """Whether to measure one large answer too."""
     count: int | None = None
     """Number of requests; None for as many as the time allows, at most 500."""
     min_count: int = 1
-    """Minimum number of requests, however long they take."""
+    """Minimum number of requests, regardless of the time that they take."""
 
 
 class MeasurementFailed(HowfarError):
@@ -124,7 +128,7 @@ class MeasurementFailed(HowfarError):
 
 def measure(server: MeasuredServer, options: MeasurementOptions) -> Distance:
     """Measure the distance of a server. Raises MeasurementFailed, with the results so far, and EngineError."""
-    began = time.monotonic()
+    began_s = time.monotonic()
     distance = empty_record(server)
     try:
         name, targets = find_addresses(server, options.timeout_ns)
@@ -134,13 +138,13 @@ def measure(server: MeasuredServer, options: MeasurementOptions) -> Distance:
         )
         raise MeasurementFailed(distance.model_copy(update={"failure": failure})) from error
     failed_addresses: list[Address] = []
-    for number, target in enumerate(targets):
-        updated_name = _name_so_far(name, failed_addresses, number)
+    for index, target in enumerate(targets):
+        updated_name = _name_so_far(name, failed_addresses, index)
         with ping_session(server, target, options.timeout_ns) as session:
             opened = _open(session, server)
             if isinstance(opened, Opened):
                 measurement = _Measurement(
-                    server, options, session, began, distance.model_copy(update={"name": updated_name})
+                    server, options, session, began_s, distance.model_copy(update={"name": updated_name})
                 )
                 try:
                     return measurement.run(opened)
@@ -148,7 +152,7 @@ def measure(server: MeasuredServer, options: MeasurementOptions) -> Distance:
                     failed_record = measurement.partial_result.model_copy(update={"failure": error.failure})
         if isinstance(opened, Opened):
             raise MeasurementFailed(_with_detected_protocol(failed_record, server, target, options.timeout_ns))
-        if opened.step != "connect" or number == len(targets) - 1:
+        if opened.step != "connect" or index == len(targets) - 1:
             failed_record = _with_failure(distance.model_copy(update={"name": updated_name}), server, opened)
             raise MeasurementFailed(_with_detected_protocol(failed_record, server, target, options.timeout_ns))
         failed_addresses.append(
@@ -163,11 +167,11 @@ def measure(server: MeasuredServer, options: MeasurementOptions) -> Distance:
 
 
 _SILENT_CODES = ("connect", "server_gone", "stalled")
-"""Failure codes of a server that stayed silent or hung up."""
+"""Failure codes of a server that sent nothing or closed the connection."""
 
 
 def _with_detected_protocol(failed: Distance, server: MeasuredServer, target: Target, timeout_ns: int) -> Distance:
-    """Complete a failed measurement: if the server has sent nothing, find the protocol that it speaks, and name it in the failure."""
+    """The failed measurement; if the server has sent nothing, with a failure that names the protocol that the server speaks."""
     failure = failed.failure
     assert failure is not None, "it failed"
     if failure.step == "connect" or failure.code not in _SILENT_CODES or failed.first_request_ns is not None:
@@ -180,7 +184,7 @@ def _with_detected_protocol(failed: Distance, server: MeasuredServer, target: Ta
 
 
 def empty_record(server: MeasuredServer, failure: Failure | None = None) -> Distance:
-    """Make the record of a server at the beginning of a measurement, or of a measurement that could not begin."""
+    """Make a record without results, for the beginning of a measurement, or with the failure of one that could not begin."""
     return Distance(
         target=server.url,
         notes=server.notes,
@@ -197,19 +201,19 @@ def find_addresses(server: MeasuredServer, timeout_ns: int) -> tuple[Name | None
     if server.socket is not None:
         return None, (UnixTarget(path=server.socket),)
     assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
-    number = parse_numeric_address(server.host)
-    if number is not None:
-        return None, (TcpTarget(host=number, port=server.port),)
+    numeric_address = parse_numeric_address(server.host)
+    if numeric_address is not None:
+        return None, (TcpTarget(host=numeric_address, port=server.port),)
     took_ns, addresses = look_up_name(server.host, server.port, timeout_ns / 1e9)
     name = Name(took_ns=took_ns, addresses=tuple(Address(address=address, state="not_tried") for address in addresses))
     return name, tuple(TcpTarget(host=address, port=server.port) for address in addresses)
 
 
-def _name_so_far(name: Name | None, failed: Sequence[Address], used: int) -> Name | None:
+def _name_so_far(name: Name | None, failed_addresses: Sequence[Address], used_index: int) -> Name | None:
     if name is None:
         return None
-    used_address = name.addresses[used].model_copy(update={"state": "used"})
-    return name.model_copy(update={"addresses": (*failed, used_address, *name.addresses[used + 1 :])})
+    used_address = name.addresses[used_index].model_copy(update={"state": "used"})
+    return name.model_copy(update={"addresses": (*failed_addresses, used_address, *name.addresses[used_index + 1 :])})
 
 
 def _open(session: PingSession, server: MeasuredServer) -> Opened | NotOpened:
@@ -221,7 +225,7 @@ def _open(session: PingSession, server: MeasuredServer) -> Opened | NotOpened:
 
 
 def describe_failure(failed: NotOpened) -> str:
-    """Describe in a few words why an address did not accept the connection."""
+    """Describe briefly why no connection to an address could be opened."""
     if failed.timed_out:
         return f"no answer in {failed.waited_ns / 1e9:.1f} s"
     return failed.failure.message.rpartition("failed: ")[2].partition(" (os error")[0].lower()
@@ -278,14 +282,16 @@ class _Measurement:
         return REQUESTS[self.server.service]
 
     def run(self, first: Opened) -> Distance:
-        """Do the complete measurement; `partial_result` has the results at any time. Raises ConnectionLost."""
-        opened = self._open_connections(first)
-        last = opened[-1]
-        handshakes = [connection.handshake_rtt_ns for connection in opened if connection.handshake_rtt_ns is not None]
+        """Do the complete measurement. Raises ConnectionLost; `partial_result` then has the results so far."""
+        connections = self._open_connections(first)
+        last_connection = connections[-1]
+        handshakes = [
+            connection.handshake_rtt_ns for connection in connections if connection.handshake_rtt_ns is not None
+        ]
         self._update(
-            product=self._product(Identity(), last),
-            connection=summarise_connections(opened),
-            encryption=self._encryption(last),
+            product=self._product(Identity(), last_connection),
+            connection=summarise_connections(connections),
+            encryption=self._encryption(last_connection),
             network_ns=min(handshakes) if handshakes else None,
         )
         first_answer = self.session.ask([self.requests.query], 1, _SECOND_NS)
@@ -293,7 +299,7 @@ class _Measurement:
         check_answered(self.server, first_answer.refusals[0])
         identity = identify(self.server.service, [self._fetch_rows(words) for words in self.requests.identity])
         check_kind(self.server, identity)
-        self._update(product=self._product(identity, last))
+        self._update(product=self._product(identity, last_connection))
         samples = self._send_requests()
         check_answered(self.server, samples.query_refusal)
         ping = (
@@ -302,7 +308,7 @@ class _Measurement:
             else None
         )
         self._update(
-            path=path_facts(last, locate_peer(last), identity, samples.query, samples.ping),
+            path=path_facts(last_connection, locate_peer(last_connection), identity, samples.query, samples.ping),
             request=Latencies.from_samples(self.requests.query_name, samples.query),
             ping=ping,
             kernel_min_rtt_ns=samples.last.min_rtt_ns,
@@ -316,18 +322,18 @@ class _Measurement:
         self.partial_result = self.partial_result.model_copy(update=fields)
 
     def _open_connections(self, first: Opened) -> list[Opened]:
-        """Open all connections over which medians are taken. Raises ConnectionLost if one fails after the first succeeded."""
-        opened = [first]
-        while len(opened) < NEAR_CONNECTS and _duration_ns(first) < _NEAR_NS:
+        """Open all connections over which medians are taken; `first` is already open. Raises ConnectionLost if another one fails."""
+        connections = [first]
+        while len(connections) < NEAR_CONNECTS and _duration_ns(first) < _NEAR_NS:
             attempt = self.session.open()
             if isinstance(attempt, NotOpened):
                 raise ConnectionLost(make_failure(attempt))
-            opened.append(attempt)
-        return opened
+            connections.append(attempt)
+        return connections
 
     def _find_socket_saving(self, measured: Distance, identity: Identity) -> int | None:
-        """Measure the saving of a Unix socket, if TCP was used on this machine and a socket of the server is known. A dummy server is
-        used, since the user has not requested a login over that socket."""
+        """Measure the saving of a Unix socket, if a server on this machine is reached over TCP and has a known socket. A dummy server
+        answers, since the user has not requested a login over that socket."""
         port = self.server.port
         default_paths = (
             path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port
@@ -343,7 +349,7 @@ class _Measurement:
         return fetched.rows if fetched.refusal is None else ()
 
     def _send_requests(self) -> _Samples:
-        """Send as many requests as count and time allow."""
+        """Send requests, as many as `options` and the time allow."""
         query, min_count = self.requests.query, self.options.min_count
         count = self.options.count
         if count is None and min_count > _NEAR_ROUND.max_rounds * _NEAR_ROUND.requests:
@@ -351,7 +357,7 @@ class _Measurement:
         if count is not None:
             answer = self.session.ask([query], count, _NO_LIMIT_NS)
             return _Samples(list(answer.latencies_ns[0]), [], answer.refusals[0], None, answer)
-        # The first request is no estimate: it may have opened a connection behind a pooler.
+        # The first request was no estimate: a pooler may have opened a connection for it.
         request_ns = min(self.session.ask([query], _PROBE_COUNT, _SECOND_NS).latencies_ns[0])
         if request_ns * MAX_COUNT < 2 * _NEAR_BUDGET_NS:
             return self._send_rounds(_NEAR_ROUND, _NEAR_ROUND.max_rounds, _NEAR_BUDGET_NS)
@@ -366,15 +372,15 @@ class _Measurement:
             return self._send_rounds(_FAR_ROUND, rounds_needed, _NO_LIMIT_NS)
         return self._send_rounds(_FAR_ROUND, _FAR_ROUND.max_rounds, within_ns)
 
-    def _send_rounds(self, round_kind: _RequestRound, max_rounds: int, within_ns: int) -> _Samples:
+    def _send_rounds(self, request_round: _RequestRound, max_rounds: int, within_ns: int) -> _Samples:
         query, ping = self.requests.query, ()
-        sequence = [*[query] * round_kind.before, ping, *[query] * round_kind.after]
+        sequence = [*[query] * request_round.before, ping, *[query] * request_round.after]
         answer = self.session.ask(sequence, max_rounds, within_ns)
-        pings, ping_refusal = answer.latencies_ns[round_kind.before], answer.refusals[round_kind.before]
-        queries = [*answer.latencies_ns[: round_kind.before], *answer.latencies_ns[round_kind.before + 1 :]]
-        refusals = [*answer.refusals[: round_kind.before], *answer.refusals[round_kind.before + 1 :]]
-        in_order = [sample for samples in zip(*queries, strict=True) for sample in samples]
-        return _Samples(in_order, list(pings), next(filter(None, refusals), None), ping_refusal, answer)
+        pings, ping_refusal = answer.latencies_ns[request_round.before], answer.refusals[request_round.before]
+        queries = [*answer.latencies_ns[: request_round.before], *answer.latencies_ns[request_round.before + 1 :]]
+        refusals = [*answer.refusals[: request_round.before], *answer.refusals[request_round.before + 1 :]]
+        queries_in_order = [sample for samples in zip(*queries, strict=True) for sample in samples]
+        return _Samples(queries_in_order, list(pings), next(filter(None, refusals), None), ping_refusal, answer)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
         if identity.product is not None:
@@ -394,7 +400,7 @@ class _Measurement:
         )
 
     def _measure_bandwidth(self) -> None:
-        """Measure one large answer. A refusal or a broken connection only loses this result."""
+        """Measure one large answer. After a refusal or a lost connection, only this result is missing."""
         if self.requests.bulk is None:
             self._update(bandwidth_refusal="this server has no large answer without storing one first")
             return
@@ -414,7 +420,7 @@ class _Measurement:
 
 def _is_socket(path: str) -> bool:
     try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - a server's text may hold what a Path refuses
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - Path refuses some texts of servers
     except (OSError, ValueError):
         return False
 
@@ -427,8 +433,10 @@ def summarise_connections(attempts: Sequence[Opened | NotOpened]) -> NewConnecti
     """Summarise connections with the same steps by the median of each step, or a connection that could not be opened by its steps."""
     steps = []
     for position, step in enumerate(attempts[-1].steps):
-        times = [attempt.steps[position].took_ns for attempt in attempts if len(attempt.steps) > position]
-        steps.append(StepTime(name=step.name, took_ns=round(statistics.median(times)), round_trips=step.round_trips))
+        step_times_ns = [attempt.steps[position].took_ns for attempt in attempts if len(attempt.steps) > position]
+        steps.append(
+            StepTime(name=step.name, took_ns=round(statistics.median(step_times_ns)), round_trips=step.round_trips)
+        )
     return NewConnection(
         count=sum(isinstance(attempt, Opened) for attempt in attempts),
         took_ns=round(statistics.median(_duration_ns(attempt) for attempt in attempts)),

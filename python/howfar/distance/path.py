@@ -1,4 +1,4 @@
-"""Determines the path of a connection. Each statement has its evidence."""
+"""Determines the path of a connection, with the evidence for each statement about it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _connection_id_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
 
 
 def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
-    """Compare both ends of the connection as the server sees them with this machine's view."""
+    """Compare both ends of the connection as the server sees them with both ends as this machine sees them."""
     local_address, client_address, peer_address = opened.local_address, identity.client_address, opened.peer_address
     if local_address is None:
         if client_address is not None:
@@ -130,19 +130,19 @@ def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
             evidence="the server sees it come over its Unix socket",
         )
     elif client_address is not None:
-        host, port = endpoint_host(client_address), client_address.rpartition(":")[2]
+        client_host, client_port = endpoint_host(client_address), client_address.rpartition(":")[2]
         local_host, local_port = endpoint_host(local_address), local_address.rpartition(":")[2]
-        if port != local_port:
+        if client_port != local_port:
             yield Fact(
                 what="a proxy or NAT",
                 says="a proxy or NAT is in between",
                 evidence=f"the server sees the connection come from {client_address}, it left here from {local_address}",
             )
-        elif _is_number(host) and host != local_host:
+        elif _is_number(client_host) and client_host != local_host:
             yield Fact(
                 what="NAT",
                 says="NAT is in between",
-                evidence=f"the server sees the address {host}, here it is {local_host}",
+                evidence=f"the server sees the address {client_host}, here it is {local_host}",
             )
     server_address = identity.server_address
     if server_address is not None and (endpoint_host(server_address), server_address.rpartition(":")[2]) != (
@@ -159,10 +159,10 @@ def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
 def _ping_facts(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fact]:
     if not query_ns or not ping_ns:
         return
-    query, ping = statistics.median(query_ns), statistics.median(ping_ns)
-    if query > _PING_FACTOR * ping and query - ping > _MIN_EXCESS_NS:
+    query_median_ns, ping_median_ns = statistics.median(query_ns), statistics.median(ping_ns)
+    if query_median_ns > _PING_FACTOR * ping_median_ns and query_median_ns - ping_median_ns > _MIN_EXCESS_NS:
         yield Fact(
             what=None,
             says="something nearer than the server may answer pings",
-            evidence=f"a ping takes {ping / 1e6:.3g} ms, a request {query / 1e6:.3g} ms",
+            evidence=f"a ping takes {ping_median_ns / 1e6:.3g} ms, a request {query_median_ns / 1e6:.3g} ms",
         )

@@ -1,6 +1,6 @@
 """The results of measuring one server, as frozen models. Their JSON form is public (`howfar TARGET --json`, `schema/distance.json`).
 
-Times are nanoseconds. None means that a value was not measured or is not known, never that it is zero.
+Times are nanoseconds. None means that a value was not measured or is unknown, never zero.
 
     python -m howfar.distance.record            # writes schema/distance.json
 """
@@ -55,8 +55,8 @@ Bounds = tuple[float | None, float | None]
 def percentile_interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bounds:
     """Return the confidence interval of a percentile, by order statistics.
 
-    The number of samples below the true percentile is binomial. So the sample of rank r is below it with the probability that at least
-    r samples are.
+    The number of samples below the true percentile is binomial. The sample of rank r is below that percentile with the probability
+    that at least r samples are.
     """
     count, tail = len(ordered), (1 - level) / 2
     probability = 0.0  # the probability that fewer than `rank` samples lie below the true percentile
@@ -71,7 +71,7 @@ def percentile_interval(ordered: Sequence[int], share: float, level: float = 0.9
 
 
 def min_count(share: float, level: float = 0.95) -> int:
-    """Return the minimum number of samples for both limits of `percentile_interval`: fewer may, by chance, all lie on one side of the
+    """Return the minimum number of samples for both limits of `percentile_interval`: fewer may all lie, by chance, on one side of the
     percentile."""
     return math.ceil(math.log((1 - level) / 2) / math.log(max(share, 1 - share)))
 
@@ -82,7 +82,7 @@ def _binomial(count: int, hits: int, share: float) -> float:
 
 
 class Latencies(DistancePart):
-    """Requests of one kind, one at a time on one connection: each from before it is sent to the last byte of its answer."""
+    """Latencies of one kind of request, sent one at a time on one connection: from before sending to the last byte of the answer."""
 
     request: str
     """What was sent, such as `SELECT 1`."""
@@ -95,9 +95,9 @@ class Latencies(DistancePart):
     mean_ns: int
     max_ns: int
     samples_ns: tuple[int, ...]
-    """In the order in which they were sent."""
+    """All latencies, in the order of the requests."""
     refusal: str | None = None
-    """The server's first refusal of the request; a refusal is an answer, too."""
+    """The server's first refusal of the request; the latency of a refusal counts as well."""
 
     @property
     def middle_ns(self) -> int:
@@ -106,7 +106,7 @@ class Latencies(DistancePart):
 
     @classmethod
     def from_samples(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
-        """Make latencies of samples, of which there is at least one."""
+        """Summarise samples; at least one is required."""
         ordered = sorted(samples_ns)
         count = len(ordered)
 
@@ -128,12 +128,12 @@ class Latencies(DistancePart):
 
 
 class Address(DistancePart):
-    """An address of the server's name, or the only one."""
+    """An address to which the server's name resolves."""
 
     address: str
     state: Literal["used", "failed", "not_tried"]
     waited_ns: int | None = None
-    """Time until it failed."""
+    """Time until the connection failed."""
     why: str | None = None
 
 
@@ -145,7 +145,7 @@ class Name(DistancePart):
 
 
 class StepTime(DistancePart):
-    """A step of a new connection, which the client waits for."""
+    """A step of a new connection for which the client waits."""
 
     name: StepName
     took_ns: int
@@ -157,7 +157,7 @@ class NewConnection(DistancePart):
     """A connection from the first packet to the end of the login, without the name lookup."""
 
     count: int
-    """Connections opened, one after the other; times are medians."""
+    """Number of connections, opened one after the other; times are medians over them."""
     took_ns: int
     steps: tuple[StepTime, ...]
     round_trips: int
@@ -177,10 +177,10 @@ class Encryption(DistancePart):
 
 
 class Fact(DistancePart):
-    """Something between client and server that shows itself, and how."""
+    """Something detected between client and server, with the evidence."""
 
     what: str | None
-    """A name for it, such as `a pooler or proxy`; None: it may not exist."""
+    """Its name, such as `a pooler or proxy`; None if its existence is uncertain."""
     says: str
     evidence: str
 
@@ -198,28 +198,30 @@ class PathFacts(DistancePart):
 
 
 class Bandwidth(DistancePart):
-    """One large answer, from its first byte to its last; slow start is part of it."""
+    """The transfer of one large answer, from its first byte to its last, including slow start."""
 
     bytes: int
     took_ns: int
     waited_ns: int
-    """Time from the request to the first byte of the answer, in which the server prepares it."""
+    """Time from the request to the first byte of the answer, in which the server prepares the answer."""
 
 
 class Page(DistancePart):
-    """What a page waits for that sends so many requests in turn, at least: more is what a slow statement takes."""
+    """The minimum time that a page waits for a number of sequential requests; slow statements add to it."""
 
     requests: int
     kept_ns: int
+    """Time over an open connection."""
     new_ns: int
+    """Time over a new connection."""
 
 
 class Elsewhere(DistancePart):
-    """The same page if only the network were another one."""
+    """The times of the same pages over another path, all else equal."""
 
     name: str
     rtt_ns: int | None
-    """None: a Unix socket of this machine."""
+    """None for a Unix socket of this machine."""
     kept_ns: tuple[int, ...]
     """Time of each page over an open connection, in the order of `Distance.pages`."""
 
@@ -233,30 +235,30 @@ class Failure(DistancePart):
     advice: str
     waited_ns: int | None
     syn_count: int | None = None
-    """SYNs that were sent, where the transport did not answer."""
+    """Number of SYNs sent, if TCP got no answer."""
 
 
 class Limit(DistancePart):
-    """An expression of `--fail-if` and what came of it."""
+    """An expression of `--fail-if` and its verdict."""
 
     expression: str
     value_ns: float | None
     interval_ns: Bounds | None
-    """None: one value without an interval."""
+    """95 % confidence interval; None for a figure without one."""
     verdict: Literal["crossed", "passed", "undecided"]
 
 
 class Distance(DistancePart):
-    """One server: who it is, how far it is, and what that means."""
+    """The measurement of one server: its identity, its distance, and what that means for a page."""
 
     format: Literal[1] = FORMAT
     target: str
-    """As it was given, without a password."""
+    """The server's URL, without a password."""
     notes: tuple[str, ...] = ()
     began: str
-    """UTC, in ISO 8601."""
+    """When the measurement began: UTC, in ISO 8601."""
     product: str | None
-    """Such as `MariaDB 10.11.19`."""
+    """Product and version, such as `MariaDB 10.11.19`."""
     place: str
     """Where the server is, in words: `at db.internal:3306`, `on /run/mysqld/mysqld.sock`."""
     name: Name | None = None
@@ -264,27 +266,27 @@ class Distance(DistancePart):
     encryption: Encryption | None = None
     path: PathFacts | None = None
     first_request_ns: int | None = None
-    """The first request after the login: it finds caches, poolers and processors cold, and is in no other figure."""
+    """Latency of the first request after the login, for which caches, poolers and CPUs are cold. No other figure includes it."""
     request: Latencies | None = None
-    """A request that only the server can answer; the middle sample is the distance."""
+    """Latencies of a request that only the server can answer; the middle sample is the distance."""
     ping: Latencies | None = None
-    """The protocol's own ping, alternating with `request`: something between client and server may answer it."""
+    """Latencies of the protocol's own ping, alternating with `request`; a program between client and server may answer it."""
     network_ns: int | None = None
-    """The smallest time of TCP's own handshake, as the kernel measured it; None: a Unix socket."""
+    """The shortest TCP handshake, as measured by the kernel; None for a Unix socket."""
     kernel_min_rtt_ns: int | None = None
-    """The kernel's smallest round trip time during the whole connection; it may include the server's time."""
+    """The kernel's smallest round-trip time during the last connection; it may include the server's time."""
     retransmits: int | None = None
     pages: tuple[Page, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     light_km: float | None = None
-    """Kilometres of fibre that light travels in half of `network_ns`: whatever answers TCP is no farther away."""
+    """Kilometres of fibre that light travels in half of `network_ns`: the maximum distance of what answers TCP."""
     bandwidth: Bandwidth | None = None
     bandwidth_refusal: str | None = None
-    """Why there is no large answer, although one was requested."""
+    """Why `bandwidth` is missing, although it was requested."""
     failure: Failure | None = None
     limits: tuple[Limit, ...] = ()
     passed: bool | None = None
-    """Whether no limit of `--fail-if` was crossed; None: none was given, or nothing was measured."""
+    """Whether no limit of `--fail-if` was crossed; None if none was given, or nothing was measured."""
     exit_code: int = 0
     """The exit code of the command."""
 
@@ -294,13 +296,13 @@ class WatchedRequest(DistancePart):
 
     format: Literal[1] = FORMAT
     target: str
-    """As it was given, without a password."""
+    """The server's URL, without a password."""
     at: str
-    """When it was answered; when it was due if it was lost. UTC, in ISO 8601."""
+    """When the request was answered or, if it was lost, when it was due: UTC, in ISO 8601."""
     latency_ns: int | None
-    """Time since it was due; None if it was lost."""
+    """Time from when the request was due to its answer; None if it was lost."""
     lost: str | None
-    """What came instead of an answer, or why it could not be sent."""
+    """Why the request was lost: an error instead of an answer, or why it could not be sent. None if it was answered."""
 
 
 OutageKind = Literal["unreachable", "errors"]
@@ -311,18 +313,18 @@ class WatchedOutage(DistancePart):
 
     format: Literal[1] = FORMAT
     target: str
-    """As it was given, without a password."""
+    """The server's URL, without a password."""
     outage: OutageKind
-    """`unreachable`: there was no connection; `errors`: the server answered, but with errors alone."""
+    """`unreachable`: there was no connection; `errors`: the server answered only with errors."""
     began: str
     """When the first lost request was due: UTC, in ISO 8601."""
     ended: str | None
-    """When the server answered again. None: it had not when the watch ended."""
+    """When the server answered again; None if it had not when the watch ended."""
     took_ns: int
     lost: int
     """Number of lost requests."""
     why: str
-    """Why the first of them was lost."""
+    """Why the first request was lost."""
 
 
 def schema_text() -> str:

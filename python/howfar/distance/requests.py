@@ -1,6 +1,6 @@
 """The requests to each kind of server, verbatim: small, read-only, and documented in docs/distance.md.
 
-A request has the engine's form (`PingRequest`): SQL is one word, a Redis command is several; no words mean the protocol's own ping.
+A request is a tuple of words, as in `PingRequest`: one for SQL, several for a Redis command, none for the protocol's own ping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MISSING_KEY = "howfar:no-such-key"
 
 @dataclass(frozen=True)
 class Identity:
-    """Facts that a server reports about itself and this connection; None for unreported ones."""
+    """Facts that a server reports about itself and this connection; None for facts that it does not report."""
 
     product: str | None = None
     connection_id: int | None = None
@@ -107,7 +107,7 @@ def find_proxy_name(text: str) -> str | None:
 
 
 def identify(service: ServiceName, answers: Sequence[Rows]) -> Identity:
-    """Read the identity from the answers to `Requests.identity`; answers without rows are ignored. Never raises, for any answer."""
+    """Read the identity from the answers to `Requests.identity`, ignoring answers without rows. No answer raises an exception."""
     read_identity = {
         "mysql": _read_mysql,
         "postgresql": _read_postgresql,

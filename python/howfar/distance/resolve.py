@@ -1,4 +1,4 @@
-"""Looks up a server's name, and measures the time. It has its own timeout, because the C library's cannot be set."""
+"""Looks up a server's name, and measures the time of the lookup. The timeout is its own: the C library's cannot be set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NameFailed(HowfarError):
         self.waited_ns = waited_ns
 
 
-def look_up_name(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
+def look_up_name(host: str, port: int, timeout_s: float) -> tuple[int, tuple[str, ...]]:
     """Look up a name; returns the duration in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
     results: list[tuple[str, ...]] = []
     errors: list[Exception] = []
@@ -33,13 +33,13 @@ def look_up_name(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, 
     # A lookup cannot be interrupted: one that takes too long is abandoned and ends with the process.
     thread = threading.Thread(target=resolve, name="lookup", daemon=True)
     thread.start()
-    thread.join(limit_s)
+    thread.join(timeout_s)
     took_ns = time.monotonic_ns() - start_ns
     if results:
         return took_ns, results[0]
     if not errors:
         raise NameFailed(
-            f"the name {host} was not looked up within {limit_s:g} s",
+            f"the name {host} was not looked up within {timeout_s:g} s",
             "The resolver does not answer: check /etc/resolv.conf, or give the address as a number.",
             took_ns,
         )
@@ -63,12 +63,12 @@ def describe_unknown_host(host: str, error: Exception) -> tuple[str, str]:
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, UnicodeError):
-        return "between its dots, a part is empty, longer than 63 characters, or has some that no name has"
+        return "a part between its dots is empty, longer than 63 characters, or has characters that no name has"
     return str(getattr(error, "strerror", None) or error)
 
 
 def _address_of_entry(entry: tuple[object, ...]) -> str:
-    """Return the address of an entry of `getaddrinfo`, including the zone of a link-local address, which is ambiguous without it."""
+    """Return the address of an entry of `getaddrinfo`; that of a link-local address includes the zone."""
     host = str(entry[0])
     if len(entry) == 4 and isinstance(entry[3], int) and entry[3] and "%" not in host:
         return f"{host}%{entry[3]}"

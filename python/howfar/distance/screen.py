@@ -1,4 +1,4 @@
-"""Renders a distance as at most 21 lines of 80 columns: the answer, then its parts, their meaning, and a suggested next command."""
+"""Renders a distance as at most 21 lines of 80 columns: the answer, its parts, their meaning for a page, and the next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 80
 LINES = 21
 _INDENT = 16
 _NUMBER = re.compile(r"([0-9]) (?=(?:µs|ms|s)\b)")
-"""A number and the space before its unit, where no line may break."""
+"""A digit and the space between it and a unit, where no line may break."""
 _COLD_FACTOR, _MIN_COLD_NS = 5, 1_000_000
 """The first request is shown if it takes more than five times the median and more than a millisecond."""
 _STEPS: dict[StepName, str] = {"connect": "TCP", "greeting": "greeting", "tls_request": "TLS request", "login": "login"}
@@ -44,7 +44,7 @@ def format_number(value: float) -> str:
 
 
 class _LabelledText(NamedTuple):
-    """A label and its text, which are wrapped to at most `lines` lines."""
+    """A label and its text, wrapped to at most `lines` lines."""
 
     label: str
     text: str
@@ -52,7 +52,7 @@ class _LabelledText(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """A row of the table of pages, with the first of its remarks that fits."""
+    """A row of the table of pages. Of its remarks, only the first that fits is printed."""
 
     label: str
     cells: Sequence[object]
@@ -63,7 +63,7 @@ _Line = _LabelledText | _Cells | str
 
 
 def render(distance: Distance, width: int = WIDTH) -> str:
-    """Render the screen of a measurement that has a result, in at least 40 columns."""
+    """Render a measurement that has a result, in at least 40 columns."""
     groups = [(rank, [text for line in lines for text in _wrap(line, width)]) for rank, lines in _line_groups(distance)]
     while sum(len(lines) for _, lines in groups) > LINES and any(rank for rank, _ in groups):
         groups.remove(max(groups, key=lambda part: part[0]))
@@ -85,7 +85,7 @@ def headline(distance: Distance) -> str:
 
 
 def _line_groups(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
-    """Yield groups of lines, each with a rank: groups of the highest rank are dropped first if space is short, rank 0 never."""
+    """Yield ranked groups of lines. If space is short, groups of the highest rank are dropped first; rank 0 is never dropped."""
     yield 0, [headline(distance)]
     yield 0, [""]
     yield 0, _request_lines(distance)
@@ -97,11 +97,11 @@ def _line_groups(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
     yield 3, _failed_addresses(distance)
     yield 0, [""]
     yield 0, _page_lines(distance)
-    for path in distance.elsewhere:
+    for other in distance.elsewhere:
         remarks: Sequence[str] = ("an estimate, by its socket",)
-        if path.rtt_ns is not None:
-            remarks = f"if the RTT were {path.rtt_ns / 1e6:g} ms", f"RTT {path.rtt_ns / 1e6:g} ms"
-        yield 2 if path.name == "another zone" else 0, [_page_row(f"  {path.name}", path.kept_ns, *remarks)]
+        if other.rtt_ns is not None:
+            remarks = f"if the RTT were {other.rtt_ns / 1e6:g} ms", f"RTT {other.rtt_ns / 1e6:g} ms"
+        yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, *remarks)]
     yield 0, [""]
     if distance.light_km is not None:
         km = format_number(distance.light_km)
@@ -151,14 +151,14 @@ def _request_lines(distance: Distance) -> list[_Line]:
         rest_ns = request.middle_ns - distance.network_ns
         rest_text = f"; everything else: {format_time(rest_ns)}" if rest_ns > 0 else ""
         rows.append(_LabelledText("  network", f"{format_time(distance.network_ns)} (TCP handshake){rest_text}"))
-    count = f"{request.count} x {request.request}"
+    sample_text = f"{request.count} x {request.request}"
     if ping is None:
-        return [*rows, _LabelledText("  sample", f"{count}, one at a time")]
+        return [*rows, _LabelledText("  sample", f"{sample_text}, one at a time")]
     refusal = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
-    counts = f"{count}, {counted(ping.count, 'ping')}, one at a time{refusal}"
+    samples_text = f"{sample_text}, {counted(ping.count, 'ping')}, one at a time{refusal}"
     if ping.p50_ns is None:
-        return [*rows, _LabelledText("  sample", counts)]
-    return [*rows, _LabelledText("  ping", f"{format_time(ping.p50_ns)} ({ping.request}); {counts}")]
+        return [*rows, _LabelledText("  sample", samples_text)]
+    return [*rows, _LabelledText("  ping", f"{format_time(ping.p50_ns)} ({ping.request}); {samples_text}")]
 
 
 def _connection_lines(distance: Distance) -> list[_Line]:
@@ -175,8 +175,8 @@ def _connection_lines(distance: Distance) -> list[_Line]:
 
 
 def _describe_round_trips(connection: NewConnection) -> str:
-    trips = f"{connection.round_trips} round trip{'' if connection.round_trips == 1 else 's'}"
-    return f"{trips}; each the median of {connection.count}" if connection.count > 1 else trips
+    text = f"{connection.round_trips} round trip{'' if connection.round_trips == 1 else 's'}"
+    return f"{text}; each the median of {connection.count}" if connection.count > 1 else text
 
 
 def failure_lines(distance: Distance) -> Iterator[str]:
@@ -204,7 +204,7 @@ def limit_line(limit: Limit) -> str:
 
 
 def step_name(distance: Distance, name: StepName) -> str:
-    """Return the name of a step on the screen: `TLS 1.3`."""
+    """Return the name of a step as shown on the screen, such as `TLS 1.3`."""
     if name == "tls":
         version = distance.encryption.version.removeprefix("TLSv") if distance.encryption is not None else ""
         return f"TLS {version}".rstrip()
@@ -277,7 +277,7 @@ def _page_row(label: str, times_ns: Sequence[int], *remarks: str) -> _Cells:
 
 
 def _next_command(distance: Distance) -> str:
-    local = distance.path is not None and distance.path.kind in ("loopback", "this_machine", "passed_on")
-    if local:
+    is_local = distance.path is not None and distance.path.kind in ("loopback", "this_machine", "passed_on")
+    if is_local:
         return "Next: howfar doctor                (is this path slower than it must be?)"
     return "Next: howfar slope -- YOUR COMMAND     (how many requests does a page make?)"

@@ -53,7 +53,7 @@ class MeasuredServer:
     database: str
     session: Session
     verified: str
-    """Description of what a certificate is verified against."""
+    """Description of what the server's certificate is verified against."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -76,7 +76,7 @@ _LOGIN_REQUIRED = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
 def check_answered(server: MeasuredServer, refusal: str | None) -> None:
-    """Raise ConnectionLost if the server answered a request with an error, such as while it is loading or has lost its primary.
+    """Raise ConnectionLost if the server answered a request with an error, for example while it loads data or has no primary.
 
     Redis and Memcached accept every connection, and refuse the first request if a password is missing.
     """
@@ -93,8 +93,8 @@ def check_answered(server: MeasuredServer, refusal: str | None) -> None:
 
 
 def check_kind(server: MeasuredServer, identity: Identity) -> None:
-    """Raise ConnectionLost if a server named as Memcached did not report its version: it has no login that would show another
-    kind."""
+    """Raise ConnectionLost if the server was named as Memcached, but reports no version. No login of Memcached would fail for
+    another kind of server."""
     if server.service != "memcached" or identity.product is not None:
         return
     message = f"{server.place.partition(' ')[2]} does not answer `version` as Memcached does"
@@ -132,7 +132,7 @@ class PingSession:
         return event
 
     def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
-        """Send the requests in turn, `rounds` times. Raises ConnectionLost if the connection ends; earlier results are then lost."""
+        """Send the requests one after another, `rounds` times. Raises ConnectionLost if the connection ends before all answers."""
         ping_requests = tuple(PingRequest(words=words) for words in requests)
         self._engine.send(AskInTurn(requests=ping_requests, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
         return self._answer(Asked)
@@ -145,10 +145,12 @@ class PingSession:
     def _answer(self, kind: type[EngineEvent]) -> EngineEvent:
         event = self._engine.read()
         assert isinstance(event, kind), "the engine answers a command with its event"
-        lost = getattr(event, "lost", None)
-        if lost is not None:
+        failure = getattr(event, "lost", None)
+        if failure is not None:
             raise ConnectionLost(
-                Failure(step="request", code=lost.code, message=lost.message, advice=lost.advice, waited_ns=None)
+                Failure(
+                    step="request", code=failure.code, message=failure.message, advice=failure.advice, waited_ns=None
+                )
             )
         return event
 
@@ -204,9 +206,9 @@ def _socket_saving_ns(folder: Path) -> int | None:
             sessions.append(session)
             # Once connected, the socket needs no name: removing it now leaves nothing behind after a kill.
             shutil.rmtree(folder, ignore_errors=True)
-        for number in range(2 * _ROUNDS):
-            index = number % 2
+        for round_number in range(2 * _ROUNDS):
+            index = round_number % 2
             answer = sessions[index].ask([("SELECT 1",)], _REQUESTS_PER_ROUND, _LIMIT_NS)
             min_latencies_ns[index] = min(min_latencies_ns[index], *answer.latencies_ns[0])
-    by_socket, by_tcp = min_latencies_ns
-    return round(by_tcp - by_socket) if by_tcp > by_socket else None
+    socket_ns, tcp_ns = min_latencies_ns
+    return round(tcp_ns - socket_ns) if tcp_ns > socket_ns else None

@@ -1,7 +1,7 @@
-"""Makes a server that can be measured from a complete address: determines its kind, and the session to use.
+"""Makes a `MeasuredServer` from a complete address: determines the kind of server, and the session to use.
 
-If the port does not determine the kind, each protocol is tried in turn. No handshake is abandoned: MySQL's server speaks first, and
-its login is then completed; the other servers have received nothing that they count or log.
+If the port does not determine the kind, each protocol is tried in turn. Servers do not count or log these attempts as errors: a
+MySQL server sends the first message, after which the login is completed; the other servers have received nothing that they count.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _describe_verification(address: ServerAddress) -> str:
 
 # ---------------------------------------------------------------- a port that does not determine the kind of its server
 
-_WAIT_NS = 2_000_000_000
+_PROBE_TIMEOUT_NS = 2_000_000_000
 """Timeout for the first answer in each protocol: a server of another kind may send nothing."""
 
 
@@ -85,25 +85,25 @@ DETECTION_ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "mem
 
 
 class NoConnection(Exception):
-    """No connection could be made, so the kind of server is irrelevant."""
+    """No connection could be made, so the kind of server cannot be determined."""
 
 
 def detect(
     make_server_of_kind: Callable[[ServiceName], MeasuredServer], target: Target, timeout_ns: int
 ) -> MeasuredServer | Failure:
-    """Detect the kind of a server, and return the server; a Failure if it is of no supported kind. Raises NoConnection, EngineError.
+    """Detect the kind of a server. Returns the server, or a Failure if it is of no supported kind. Raises NoConnection, EngineError.
 
-    `make_server_of_kind` returns the server as one of a kind, with that kind's account and session.
+    `make_server_of_kind` returns the server as one of the given kind, with that kind's account and session.
     """
-    probe_timeout_ns = min(timeout_ns, _WAIT_NS)
+    probe_timeout_ns = min(timeout_ns, _PROBE_TIMEOUT_NS)
     other_failure: Failure | None = None
-    codes = set[str]()
+    refusal_codes = set[str]()
     for service in DETECTION_ORDER:
         server = make_server_of_kind(service)
         refusal = _find_mismatch(server, target, probe_timeout_ns)
         if refusal is None:
             return server
-        codes.add(refusal.code)
+        refusal_codes.add(refusal.code)
         if refusal.code == _OTHER_PROTOCOL:
             other_failure = refusal
     address = server.place.partition(" ")[2]
@@ -112,9 +112,9 @@ def detect(
             f"{address} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://."
         )
     behaviour = "does not speak the protocol"
-    if codes == {"stalled"}:
+    if refusal_codes == {"stalled"}:
         behaviour = f"takes connections and said nothing for {probe_timeout_ns / 1e9:g} s to a client"
-    elif codes <= {"server_gone", "connect"}:
+    elif refusal_codes <= {"server_gone", "connect"}:
         behaviour = "takes connections and closes them without an answer to a client"
     return other_failure or _protocol_failure(
         f"{address} {behaviour} of MySQL, PostgreSQL, Redis or Memcached",
@@ -123,38 +123,38 @@ def detect(
 
 
 def other_protocol(server: MeasuredServer, target: Target, timeout_ns: int) -> Failure | None:
-    """Find the protocol of a server that stayed silent or closed the connection in the requested one; returns a Failure that names
-    the protocol, or None if unknown. MySQL is not tried: its server speaks first, so it would have been recognized already. Raises
+    """Find the protocol of a server that sent nothing in the requested one. Returns a Failure that names the protocol, or None if it
+    is unknown. MySQL is not tried: its server sends the first message, so it would have been recognized already. Raises
     EngineError."""
-    probe_timeout_ns = min(timeout_ns, _MAX_OTHER_WAIT_NS)
-    began_with_tls = _begins_with_tls(server)
+    probe_timeout_ns = min(timeout_ns, _OTHER_PROBE_TIMEOUT_NS)
+    begins_with_tls = _begins_with_tls(server)
     services: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
-    if not began_with_tls:
+    if not begins_with_tls:
         # Redis and Memcached would have answered each other's request.
-        stores = ("redis", "memcached") if server.service in ("redis", "memcached") else ()
-        services = tuple(service for service in services if service != server.service and service not in stores)
+        excluded = ("redis", "memcached") if server.service in ("redis", "memcached") else ()
+        services = tuple(service for service in services if service != server.service and service not in excluded)
     address = server.place.partition(" ")[2]
     for service in services:
         with contextlib.suppress(NoConnection):
             if _find_mismatch(_as_other_kind(server, service), target, probe_timeout_ns) is None:
-                statement = f"{address} speaks the protocol of {SERVICES[service].label}"
-                tls_text = ", without TLS" if began_with_tls else ""
-                return _other_protocol_failure(f"{statement}{tls_text}", f"Begin the address with {service}://.")
-    if not began_with_tls and _answers_tls(server, target, probe_timeout_ns):
-        advice = _TLS_FIRST.get(server.service, "MySQL never begins that way: correct the port.")
+                message = f"{address} speaks the protocol of {SERVICES[service].label}"
+                tls_text = ", without TLS" if begins_with_tls else ""
+                return _other_protocol_failure(f"{message}{tls_text}", f"Begin the address with {service}://.")
+    if not begins_with_tls and _answers_tls(server, target, probe_timeout_ns):
+        advice = _DIRECT_TLS_ADVICE.get(server.service, "MySQL never begins that way: correct the port.")
         return _other_protocol_failure(f"{address} expects TLS from the first byte", advice)
     return None
 
 
 _OTHER_PROTOCOL = "other_protocol"
 """The engine's code for a server whose first bytes are those of another protocol."""
-_MAX_OTHER_WAIT_NS = 1_000_000_000
-_TLS_FIRST: dict[ServiceName, str] = {
+_OTHER_PROBE_TIMEOUT_NS = 1_000_000_000
+_DIRECT_TLS_ADVICE: dict[ServiceName, str] = {
     "redis": "Begin the address with rediss://.",
     "memcached": "Begin the address with memcacheds://.",
     "postgresql": "Add ?sslmode=require&sslnegotiation=direct to an address of PostgreSQL.",
 }
-"""Advice, by kind, on an address for TLS from the first byte."""
+"""Advice, by kind of server, if a server expects TLS from the first byte."""
 
 
 def _begins_with_tls(server: MeasuredServer) -> bool:
@@ -177,7 +177,7 @@ def _as_other_kind(server: MeasuredServer, service: ServiceName, tls: Tls | None
 
 
 def _answers_tls(server: MeasuredServer, target: Target, probe_timeout_ns: int) -> bool:
-    """Whether a TLS handshake succeeds; with TLS 1.3, it does even if the server requires a client certificate."""
+    """Whether a TLS handshake succeeds. With TLS 1.3, it succeeds even if the server requires a client certificate."""
     with ping_session(_as_other_kind(server, "redis", Tls(resumption=False)), target, probe_timeout_ns) as session:
         return isinstance(session.open(), Opened)
 

@@ -1,6 +1,6 @@
 """Results of repeated requests to a server on a schedule, and the live screen. No I/O.
 
-The latency of a request counts from the time at which it was due: a request that waits for a slow one before it is slow, too.
+The latency of a request counts from the time at which it was due, so a request that a slow one delays is slow, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from howfar.distance.screen import format_time
 MIN_INTERVAL_NS = 10_000_000
 """Shortest interval: at most 100 requests per second."""
 _MAX_KEPT_EVENTS = 5
-_MAX_RECENT = 600
+_MAX_RECENT_REQUESTS = 600
 _BARS = " ▁▂▃▄▅▆▇█"
 _SLOW_FACTOR = 3.0
-_MIN_SLOW = 20
-"""A request is slow if it takes more than `_SLOW_FACTOR` times the median; this needs at least that many samples."""
+_MIN_SLOW_SAMPLES = 20
+"""A request is slow if it takes more than `_SLOW_FACTOR` times the median of at least `_MIN_SLOW_SAMPLES` requests."""
 
 
 LEGEND = "lost: no answer, or no connection; skipped: due before the last answer"
@@ -37,6 +37,7 @@ class Moment:
     ns: int
 
     def before(self, ns: int) -> Moment:
+        """The moment `ns` nanoseconds earlier."""
         return Moment(self.at - timedelta(microseconds=ns / 1000), self.ns - ns)
 
 
@@ -75,13 +76,13 @@ class Outage:
 
 @dataclass
 class WatchResults:
-    """The results of a watch; memory does not grow with its duration."""
+    """The results of a watch, in memory that does not grow with the duration of the watch."""
 
     title: str
     interval_ns: int
     counts: Counter[int] = field(default_factory=Counter)
     """Latencies by value, rounded to three significant digits."""
-    recent: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT))
+    recent: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT_REQUESTS))
     """The latest latencies, in order; None for a lost request."""
     total_ns: int = 0
     min_ns: int | None = None
@@ -100,16 +101,18 @@ class WatchResults:
 
     @property
     def count(self) -> int:
+        """Number of answered requests."""
         return self.counts.total()
 
     @property
     def due(self) -> int:
+        """Number of requests that were due so far."""
         return self.count + self.lost + self.skipped
 
     def record_answer(self, latency_ns: int, when: Moment) -> None:
         """Record an answer that came `latency_ns` after its request was due."""
         self.record_recovery(when)
-        if self.count >= _MIN_SLOW and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
+        if self.count >= _MIN_SLOW_SAMPLES and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
             self.slow.append(SlowRequest(when, latency_ns))
         self.counts[round_to_three_digits(latency_ns)] += 1
         self.recent.append(latency_ns)
@@ -118,7 +121,7 @@ class WatchResults:
         self.max_ns = max(self.max_ns, latency_ns)
 
     def record_loss(self, why: str, due: Moment) -> None:
-        """Record a request, due at `due`, that got no answer or an error, or could not be sent."""
+        """Record a lost request: it was due at `due`, and got no answer or an error, or could not be sent."""
         if self.outage is None:
             self.outage = Outage(due, why)
         self.outage.lost += 1
@@ -126,7 +129,7 @@ class WatchResults:
         self.recent.append(None)
 
     def record_unreachable(self) -> None:
-        """Record that there is no connection: it was lost with a request, or could not be reopened."""
+        """Record that the connection was lost with a request, or could not be reopened."""
         assert self.outage is not None, "a request was lost with the connection"
         self.outage.kind = "unreachable"
 
@@ -138,11 +141,11 @@ class WatchResults:
             self.outage_count += 1
             self.outage = None
 
-    def events(self, now_ns: int, clock: str, maximum: int) -> list[str]:
-        """Format the latest outages and slow requests in chronological order, at most `maximum`; outages have priority."""
-        outages: list[Outage | SlowRequest] = [*self.outages, *([] if self.outage is None else [self.outage])]
-        shown_events = outages[-maximum:]
-        shown_events += list(self.slow)[len(self.slow) - min(maximum - len(shown_events), len(self.slow)) :]
+    def events(self, now_ns: int, clock: str, max_lines: int) -> list[str]:
+        """Format the latest outages and slow requests in chronological order, at most `max_lines`; outages have priority."""
+        all_outages: list[Outage | SlowRequest] = [*self.outages, *([] if self.outage is None else [self.outage])]
+        shown_events = all_outages[-max_lines:]
+        shown_events += list(self.slow)[len(self.slow) - min(max_lines - len(shown_events), len(self.slow)) :]
         return [event.format_line(now_ns, clock) for event in sorted(shown_events, key=lambda event: event.began.ns)]
 
     def quantile_ns(self, share: float) -> int | None:
@@ -171,7 +174,10 @@ def round_to_three_digits(value: int) -> int:
 
 def format_figures(results: WatchResults) -> str:
     """Format minimum, percentiles and maximum, `min 0.38 ms  p50 0.42 ms  …`, without percentiles that need more requests."""
-    all_figures = [("min", results.min_ns), *((f"p{int(q * 100)}", results.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
+    all_figures = [
+        ("min", results.min_ns),
+        *((f"p{int(share * 100)}", results.quantile_ns(share)) for share in (0.5, 0.95, 0.99)),
+    ]
     known_figures = [(name, ns) for name, ns in all_figures if ns is not None]
     if not known_figures:
         return "no answer yet"
@@ -182,15 +188,15 @@ def render_screen(results: WatchResults, pending_ns: int | None, now_ns: int, wi
     """Render the live screen: the present state, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the
     unanswered request, if any."""
     latest_ns = results.recent[-1] if results.recent else None
-    state = "-" if latest_ns is None else format_time(latest_ns)
+    present_state = "-" if latest_ns is None else format_time(latest_ns)
     if results.outage is not None:
-        state = results.outage.describe(now_ns)
+        present_state = results.outage.describe(now_ns)
     elif pending_ns is not None and pending_ns > max(2 * (latest_ns or 0), 100_000_000):
-        state = f"waiting for {format_time(pending_ns)}"
+        present_state = f"waiting for {format_time(pending_ns)}"
     lines = [
         *textwrap.wrap(results.title, width, max_lines=1),
         "",
-        *_join_if_fits(width, f"now    {state:<24}", format_counts(results)),
+        *_join_if_fits(width, f"now    {present_state:<24}", format_counts(results)),
         f"all    {format_figures(results)}",
         *textwrap.wrap(LEGEND, width, initial_indent=_INDENT, subsequent_indent=_INDENT),
         "",
@@ -220,20 +226,20 @@ def draw_histogram(results: WatchResults, width: int, rows: int) -> list[str]:
     """Draw a histogram of latencies, in bins whose width grows by a constant factor, from the smallest to the largest latency."""
     if not results.counts:
         return []
-    low, high = min(results.counts), max(results.counts)
+    min_ns, max_ns = min(results.counts), max(results.counts)
     rows = min(rows, 8)
-    factor = (max(high, low + 1) / max(low, 1)) ** (1 / rows)
-    edges = [max(low, 1) * factor**row for row in range(1, rows)]
+    factor = (max(max_ns, min_ns + 1) / max(min_ns, 1)) ** (1 / rows)
+    edges = [max(min_ns, 1) * factor**row for row in range(1, rows)]
     bins = [0] * rows
     for value, count in results.counts.items():
         bins[bisect.bisect_left(edges, value)] += count
     max_count = max(bins)
     bar_width = max(width - 30, 10)
-    names = [format_time(edge) for edge in [*edges, high]]
-    name_width = max(map(len, names))
+    edge_labels = [format_time(edge) for edge in [*edges, max_ns]]
+    label_width = max(map(len, edge_labels))
     return [
-        f"<= {name:>{name_width}}  {count:>7,}  {'█' * math.ceil(bar_width * count / max_count)}"
-        for name, count in zip(names, bins, strict=True)
+        f"<= {edge_label:>{label_width}}  {count:>7,}  {'█' * math.ceil(bar_width * count / max_count)}"
+        for edge_label, count in zip(edge_labels, bins, strict=True)
     ]
 
 
@@ -245,7 +251,7 @@ def draw_sparkline(results: WatchResults, width: int) -> str:
 
 
 def summary_lines(results: WatchResults, now_ns: int) -> Iterator[str]:
-    """Yield the lines that remain on the screen at the end."""
+    """Yield the lines of the summary, which remain on the screen at the end."""
     yield results.title
     yield f"{results.due:,} requests: {format_counts(results)}."
     if results.lost or results.skipped:

@@ -98,9 +98,9 @@ class Search:
 
 def search() -> Search:
     """Search for servers with a visible process, then for listening addresses of no visible process."""
-    tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
-    unix = [row for row in procfs.unix_rows() if row.listens]
-    listening_inodes = {row.inode for row in tcp} | {row.inode for row in unix}
+    tcp_rows = [row for row in procfs.tcp_rows() if row.state == LISTEN]
+    unix_rows = [row for row in procfs.unix_rows() if row.listens]
+    listening_inodes = {row.inode for row in tcp_rows} | {row.inode for row in unix_rows}
     candidates, foreign, hidden = [], [], []
     servers = {process.pid: process for process in procfs.processes() if server_kind_of(process) is not None}
     for process in servers.values():
@@ -112,25 +112,25 @@ def search() -> Search:
         inodes = procfs.socket_inodes(process.pid)
         if inodes is None:
             hidden.append(process)
-            candidates.append(Candidate(kind, process, _guess_addresses(kind, process, tcp, unix), False))
+            candidates.append(Candidate(kind, process, _guess_addresses(kind, process, tcp_rows, unix_rows), False))
         elif inodes & listening_inodes:
-            candidates.append(Candidate(kind, process, _addresses_of(process.pid, inodes, tcp, unix), True))
+            candidates.append(Candidate(kind, process, _addresses_of(process.pid, inodes, tcp_rows, unix_rows), True))
         else:
             foreign.append(process)
     taken_inodes = {address.inode for candidate in candidates for address in candidate.addresses}
-    candidates += _find_ownerless(taken_inodes, tcp, unix)
+    candidates += _find_ownerless(taken_inodes, tcp_rows, unix_rows)
     return Search(_mark_shared(candidates), tuple(foreign), tuple(hidden))
 
 
 def _addresses_of(
-    pid: int, inodes: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]
+    pid: int, inodes: set[int], tcp_rows: Sequence[TcpRow], unix_rows: Sequence[UnixRow]
 ) -> tuple[ListenAddress, ...]:
     addresses = [
         ListenAddress(_absolute_path(pid, row.path), inode=row.inode, bound_path=row.path)
-        for row in unix
+        for row in unix_rows
         if row.inode in inodes
     ]
-    addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp if row.inode in inodes]
+    addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp_rows if row.inode in inodes]
     return _deduplicate_by_port(addresses)
 
 
@@ -151,20 +151,22 @@ def _deduplicate_by_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddr
 
 
 def _guess_addresses(
-    kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]
+    kind: Kind, process: Process, tcp_rows: Sequence[TcpRow], unix_rows: Sequence[UnixRow]
 ) -> tuple[ListenAddress, ...]:
     """Guess the addresses of a process with unreadable open files: the sockets of its account; for root, only the usual port."""
     addresses = [
         ListenAddress(row.path, inode=row.inode, bound_path=row.path)
-        for row in unix
+        for row in unix_rows
         if _may_be_socket_of(kind, row.path, process.uid)
     ]
-    ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == SERVICES[kind].port)]
+    ports = [
+        row for row in tcp_rows if row.uid == process.uid and (row.uid != 0 or row.local[1] == SERVICES[kind].port)
+    ]
     return _deduplicate_by_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
 
 
 def _mark_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    guess_counts = Counter(
+    guesses_by_address = Counter(
         (candidate.kind, address.inode)
         for candidate in candidates
         if not candidate.is_certain
@@ -174,7 +176,7 @@ def _mark_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
         replace(
             candidate,
             addresses=tuple(
-                replace(address, is_shared=guess_counts[candidate.kind, address.inode] > 1)
+                replace(address, is_shared=guesses_by_address[candidate.kind, address.inode] > 1)
                 for address in candidate.addresses
             ),
         )
@@ -193,19 +195,21 @@ def _may_be_socket_of(kind: Kind, path: str, uid: int) -> bool:
         return False
 
 
-def _find_ownerless(taken_inodes: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Find candidates at usual ports and paths without a visible process: a container's published port, or a hidden process."""
+def _find_ownerless(
+    taken_inodes: set[int | None], tcp_rows: Sequence[TcpRow], unix_rows: Sequence[UnixRow]
+) -> list[Candidate]:
+    """Find candidates without a visible process at usual ports and paths, such as a container's published port."""
     candidates = []
     for name, service in SERVICES.items():
         kind, port = Kind(name), service.port
         addresses = [
             ListenAddress(None, *row.local, row.inode)
-            for row in tcp
+            for row in tcp_rows
             if row.local[1] == port and row.inode not in taken_inodes
         ]
         candidates += [Candidate(kind, None, (address,), False) for address in _deduplicate_by_port(addresses)]
-    known_files = {socket_file(row.path) for row in unix if row.inode in taken_inodes}
-    inodes = {row.path: row.inode for row in unix}
+    known_files = {socket_file(row.path) for row in unix_rows if row.inode in taken_inodes}
+    inodes = {row.path: row.inode for row in unix_rows}
     for name, service in SERVICES.items():
         for path in service.sockets:
             if (file := socket_file(path)) is not None and file not in known_files:
@@ -227,11 +231,11 @@ def socket_file(path: str) -> tuple[int, int] | None:
 
 # ---------------------------------------------------------------- the list of servers
 
-_OTHER_PORTS = {Kind.MYSQL: {33060, 33061, 4444, 4567, 4568}}
-"""Ports of the X protocol, Group Replication and Galera, which are not for clients."""
+_INTERNAL_PORTS = {Kind.MYSQL: {33060, 33061, 4444, 4567, 4568}}
+"""Ports of the X protocol, Group Replication and Galera, which are not for ordinary clients."""
 _CLUSTER_BUS_OFFSET = 10_000
 """Difference between the port of a node of a Redis cluster and that of its bus."""
-_OTHER_SOCKETS = ("mysqlx",)
+_INTERNAL_SOCKETS = ("mysqlx",)
 _POSTGRESQL_VERSION = re.compile(r"/(?:postgresql|pgsql|postgres)[/-](\d{1,2}(?:\.\d)?)/")
 _PRODUCT_NAMES = {"mariadbd": "MariaDB", "redis-server": "Redis", "valkey-server": "Valkey", "memcached": "Memcached"}
 
@@ -247,7 +251,7 @@ class ServerHere:
     """Its process; several if it is unknown which of them listens at the addresses; empty if no process is visible."""
     account: str | None
     addresses: tuple[str, ...]
-    """Paths of sockets, and addresses with ports, on which it listens here."""
+    """Paths of sockets, and addresses with ports, on which it listens on this machine."""
     target: str | None
     """The argument of `howfar` that reaches it, quoted for a shell; None if it cannot be reached from here."""
     notes: tuple[str, ...]
@@ -267,7 +271,7 @@ def list_local_servers() -> list[ServerHere]:
         groups.setdefault(
             (candidate.kind, candidate.process.uid) if is_shared and candidate.process else number, []
         ).append(candidate)
-    servers = [server for candidate in groups.values() if (server := _describe_group(candidate, holders)) is not None]
+    servers = [server for group in groups.values() if (server := _describe_group(group, holders)) is not None]
     servers.sort(key=lambda server: not server.pids)
     return servers + [_describe_foreign(process) for process in result.foreign]
 
@@ -278,7 +282,7 @@ def _describe_group(group: Sequence[Candidate], holders: dict[int, Process]) -> 
     candidate, pids = group[0], tuple(member.process.pid for member in group if member.process is not None)
     process, kind = candidate.process, candidate.kind
     addresses = [
-        member for member in candidate.addresses if member.inode is not None and _is_for_clients(member, candidate)
+        address for address in candidate.addresses if address.inode is not None and _is_for_clients(address, candidate)
     ]
     notes: list[str] = []
     if process is None:
@@ -304,7 +308,7 @@ def _describe_group(group: Sequence[Candidate], holders: dict[int, Process]) -> 
         name=_product_name(candidate),
         pids=pids,
         account=procfs.account(process.uid) if process is not None else None,
-        addresses=tuple(member.path or format_host_port(member.host, member.port) for member in addresses),
+        addresses=tuple(address.path or format_host_port(address.host, address.port) for address in addresses),
         target=_howfar_target(kind, addresses),
         notes=tuple(notes),
     )
@@ -327,12 +331,12 @@ def _describe_foreign(process: Process) -> ServerHere:
 
 def _is_for_clients(address: ListenAddress, candidate: Candidate) -> bool:
     if address.path is not None:
-        return not any(name in address.path.rpartition("/")[2] for name in _OTHER_SOCKETS)
+        return not any(name in address.path.rpartition("/")[2] for name in _INTERNAL_SOCKETS)
     assert address.port is not None, "an address without a path has a port"
     ports = {other.port for other in candidate.addresses}
     if candidate.kind is Kind.REDIS and address.port - _CLUSTER_BUS_OFFSET in ports:
         return False
-    return address.port not in _OTHER_PORTS.get(candidate.kind, ())
+    return address.port not in _INTERNAL_PORTS.get(candidate.kind, ())
 
 
 def _product_name(candidate: Candidate) -> str:

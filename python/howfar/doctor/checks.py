@@ -46,7 +46,7 @@ from howfar.doctor.texts import TRANSPORTS
 from howfar.findings import fill, table_number
 from howfar.services import SERVICES
 
-_SERVERS = (
+_SERVER_PROGRAMS = (
     *(program for service in SERVICES.values() for program in service.programs),
     "redis-sentinel",
     "valkey-sentinel",
@@ -56,6 +56,8 @@ _SERVERS = (
 
 @dataclass(frozen=True)
 class Context:
+    """The facts that a check may use: one server, and how it was examined."""
+
     server: Server
     process_latencies: tuple[MinimumLatency, ...]
     """Minimum latencies between two processes of howfar, without a server."""
@@ -66,14 +68,14 @@ class Context:
 
     def movable_tcp_clients(self) -> list[Client]:
         """Local TCP clients that could use a socket: forwarders, replicas and Java are left out."""
-        return [client for client in self._local_tcp() if not needs_tcp(client)]
+        return [client for client in self._local_tcp_clients() if not needs_tcp(client)]
 
     def clients_needing_tcp(self) -> list[Client]:
         """Clients that cannot use a socket: remote ones, and local ones that need TCP."""
         remote = [client for client in self.server.clients if not client.local]
-        return remote + [client for client in self._local_tcp() if needs_tcp(client)]
+        return remote + [client for client in self._local_tcp_clients() if needs_tcp(client)]
 
-    def _local_tcp(self) -> list[Client]:
+    def _local_tcp_clients(self) -> list[Client]:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
     def compare_transports(
@@ -101,7 +103,7 @@ Check = Callable[[Context], list[Draft]]
 def needs_tcp(client: Client) -> bool:
     """Whether a client must use TCP, whatever its configuration. Forwarders have their own check; Java's drivers lack Unix
     sockets."""
-    return is_forwarder(client) or _program_name(client) in _SERVERS or language_of(client.program) == "java"
+    return is_forwarder(client) or _program_name(client) in _SERVER_PROGRAMS or language_of(client.program) == "java"
 
 
 def is_forwarder(client: Client) -> bool:
@@ -119,9 +121,9 @@ def choose_severity(clients: Iterable[Client]) -> Severity:
 
 
 def format_subject(clients: Sequence[Client], singular: str, plural: str) -> str:
-    """Format the clients as the subject of a sentence, with its verb in the singular or plural."""
-    is_one = len(clients) == 1 and clients[0].program != NOT_CAUGHT
-    return f"{format_clients(clients)} {singular if is_one else plural}"
+    """Format clients as the subject of a sentence, with the verb in the singular or plural."""
+    is_singular = len(clients) == 1 and clients[0].program != NOT_CAUGHT
+    return f"{format_clients(clients)} {singular if is_singular else plural}"
 
 
 def format_clients(clients: Iterable[Client]) -> str:
@@ -209,8 +211,8 @@ def check_socket_off(context: Context) -> list[Draft]:
         return [Draft(sentence, (), gain, Severity.NOTE)]
     changes = changes_to_socket(server, clients, context.free_path)
     if server.kind is Kind.MEMCACHED:
-        removed = ("# remove -p, -l and -Z, which it ignores with -s",)
-        changes = (Change(where=config_file_of(server), lines=removed, restarts=True), *changes)
+        comment_lines = ("# remove -p, -l and -Z, which it ignores with -s",)
+        changes = (Change(where=config_file_of(server), lines=comment_lines, restarts=True), *changes)
     return [Draft(sentence, changes, gain, choose_severity(clients))]
 
 
@@ -281,8 +283,8 @@ def check_options_ignored(context: Context) -> list[Draft]:
     if not ignored:
         return []
     meanings = "; ".join(f"{option}: {_IGNORED_OPTION_MEANINGS[option]}" for option in ignored)
-    removed_lines = tuple(f"# remove {option}" for option in ignored)
-    change = Change(where=config_file_of(context.server), lines=removed_lines, restarts=True)
+    comment_lines = tuple(f"# remove {option}" for option in ignored)
+    change = Change(where=config_file_of(context.server), lines=comment_lines, restarts=True)
     gain = Gain(
         says="its command line says what it does", basis="every address on which it listens was tried", saves_ns=None
     )
@@ -291,8 +293,8 @@ def check_options_ignored(context: Context) -> list[Draft]:
 
 HANDSHAKE_SHARE = 0.01
 """Minimum share of the watched time spent in handshakes that justifies a change to an application."""
-_MAX_STATEMENTS = 100
-"""Mean number of statements per connection above which connections are not opened for each use."""
+_MAX_STATEMENTS_PER_CONNECT = 100
+"""Mean number of statements per connection above which connections count as reused."""
 MIN_BUNDLE_SAMPLES = 2
 """Minimum number of samples in which a program had the bundle open: in a single sample the program may just be starting."""
 _MIN_BUNDLE_CONNECTS = 2
@@ -305,7 +307,7 @@ def check_connect_churn(context: Context) -> list[Draft]:
     if rates is None or latency is None or latency.connect_ns is None or rates.connects == 0:
         return []
     share = rates.connects * latency.connect_ns.value / 1e9
-    if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MAX_STATEMENTS:
+    if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MAX_STATEMENTS_PER_CONNECT:
         return []
     clients = _reconnecting_clients(context, rates)
     identified = [client for client in clients if client.program != NOT_CAUGHT]
@@ -324,12 +326,14 @@ def check_connect_churn(context: Context) -> list[Draft]:
 
 def _reconnecting_clients(context: Context, rates: Rates) -> list[Client]:
     """Return the clients that made at least half of the connects that the server counted."""
-    half = rates.connects * context.watched_s / 2
-    return [client for client in context.server.clients if client.connects_seen - client.connections >= max(half, 1)]
+    min_connects = rates.connects * context.watched_s / 2
+    return [
+        client for client in context.server.clients if client.connects_seen - client.connections >= max(min_connects, 1)
+    ]
 
 
 def _latency_of_reconnecting_clients(context: Context, rates: Rates) -> MinimumLatency | None:
-    """Return the minimum latency of the transport of reconnecting clients, or without any, of the cheapest transport."""
+    """Return the minimum latency of the transport that reconnecting clients use, or of the cheapest one if there are none."""
     server = context.server
     if server.kind is Kind.MYSQL and rates.tls_connects and rates.tls_connects >= 0.9 * rates.connects:
         return server.minimum_latency(Transport.TLS, Transport.SOCKET_TLS)
@@ -427,9 +431,9 @@ def check_encrypted_local(context: Context) -> list[Draft]:
     ]
     if not clients:
         return []
-    compare_transports, gain = context.compare_transports(Transport.TLS, Transport.TCP), None
-    if compare_transports is not None:
-        round_trip, _, text = compare_transports
+    comparison, gain = context.compare_transports(Transport.TLS, Transport.TCP), None
+    if comparison is not None:
+        round_trip, _, text = comparison
         gain = Gain(
             says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=round_trip, per="round trip"
         )
@@ -456,9 +460,9 @@ def check_encrypted_socket(context: Context) -> list[Draft]:
     clients = [client for client in context.server.clients if client.by == "socket" and client.tls]
     if not clients:
         return []
-    compare_transports, gain = context.compare_transports(Transport.SOCKET_TLS, Transport.SOCKET), None
-    if compare_transports is not None:
-        _, connect, text = compare_transports
+    comparison, gain = context.compare_transports(Transport.SOCKET_TLS, Transport.SOCKET), None
+    if comparison is not None:
+        _, connect, text = comparison
         gain = Gain(
             says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect, per="connect"
         )
@@ -502,7 +506,7 @@ def check_pooler_missing(context: Context) -> list[Draft]:
         return []
     if (server.sessions or 0) - (server.socket_connections or 0) < MIN_SESSIONS:
         return []
-    return _idle_sessions(context, "no pooler was seen")
+    return _draft_idle_sessions(context, "no pooler was seen")
 
 
 def check_pooler_mode(context: Context) -> list[Draft]:
@@ -510,10 +514,12 @@ def check_pooler_mode(context: Context) -> list[Draft]:
     poolers = [client for client in context.server.clients if client.program in _POOLERS]
     if not poolers:
         return []
-    return _idle_sessions(context, f"{format_subject(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session")
+    return _draft_idle_sessions(
+        context, f"{format_subject(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session"
+    )
 
 
-def _idle_sessions(context: Context, pooler_note: str) -> list[Draft]:
+def _draft_idle_sessions(context: Context, pooler_note: str) -> list[Draft]:
     server = context.server
     if server.sessions is None or server.idle_sessions is None or server.sessions < MIN_SESSIONS:
         return []
@@ -595,6 +601,8 @@ def check_idle_states(context: Context) -> list[Draft]:
 
 
 def _cluster_check(check: Callable[[Server, Cluster], list[Draft]]) -> Check:
+    """Turn a check of a cluster into one that reports nothing for a server without a cluster."""
+
     def check_context(context: Context) -> list[Draft]:
         cluster = context.server.cluster
         return check(context.server, cluster) if cluster is not None else []

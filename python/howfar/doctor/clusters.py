@@ -9,22 +9,22 @@ from typing import Any
 from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity, format_time
 from howfar.doctor.proposals import config_file_of
 from howfar.findings import fill
-from howfar.plan.agreement import PACKET, WINDOW, GaleraMessages, provider_options
+from howfar.model.galera import PACKET, WINDOW, GaleraMessages, provider_options
 
 GALERA, GROUP = "Galera", "Group Replication"
-_VARIABLES = (
+_SETTING_NAMES = (
     "wsrep_on", "wsrep_sync_wait", "wsrep_slave_threads", "wsrep_provider_options", "group_replication_consistency",
     "group_replication_paxos_single_leader", "group_replication_single_primary_mode", "group_replication_member_expel_timeout",
     "group_replication_flow_control_mode", "group_replication_flow_control_applier_threshold",
     "group_replication_flow_control_certifier_threshold", "binlog_annotate_row_events",
 )  # fmt: skip
-_OPTIONS = (
+_PROVIDER_OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
     WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
-"""The options that are kept of `wsrep_provider_options`, which also contains the names of key files."""
+"""The options of `wsrep_provider_options` that are kept. The others are dropped, because the names of key files are among them."""
 _PERIOD_PATTERN = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
-_STATUS = (
+_COUNTER_NAMES = (
     "wsrep_replicated", "wsrep_replicated_bytes",
     "wsrep_cluster_size", "wsrep_cluster_weight", "wsrep_flow_control_paused", "wsrep_evs_repl_latency",
     "Gr_data_messages_sent_count", "Gr_data_messages_sent_roundtrip_time_sum", "Gr_transactions_consistency_before_begin_count",
@@ -85,45 +85,45 @@ _DEFAULT_THRESHOLD = 25_000
 
 
 def read_cluster(
-    pairs: Callable[[str, Sequence[str]], dict[str, str]], rows: Callable[[str], Sequence[Sequence[Any]]]
+    read_pairs: Callable[[str, Sequence[str]], dict[str, str]], query: Callable[[str], Sequence[Sequence[Any]]]
 ) -> Cluster | None:
-    """Read the cluster of a server; None if it is in none. `pairs`: reads settings (`VARIABLES`) or counters (`STATUS`) by name.
+    """Read the cluster of a server; None if it is in none. `read_pairs`: reads settings (`VARIABLES`) or counters (`STATUS`) by name.
 
     Raises ServerRefused.
     """
-    settings = pairs("VARIABLES", _VARIABLES)
-    status = pairs("STATUS", _STATUS)
-    counted = {name: float(value) for name, value in status.items() if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value)}
-    nodes = int(counted.pop("wsrep_cluster_size", 0))
+    settings = read_pairs("VARIABLES", _SETTING_NAMES)
+    status = read_pairs("STATUS", _COUNTER_NAMES)
+    counters = {name: float(value) for name, value in status.items() if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value)}
+    nodes = int(counters.pop("wsrep_cluster_size", 0))
     if settings.pop("wsrep_on", "OFF") == "ON" and nodes:
         latencies = status.get("wsrep_evs_repl_latency", "").split("/")
         if len(latencies) == 5:  # minimum, mean, maximum, deviation, number of messages
-            counted["fastest_message_s"], counted["slowest_message_s"] = float(latencies[0]), float(latencies[2])
+            counters["fastest_message_s"], counters["slowest_message_s"] = float(latencies[0]), float(latencies[2])
         all_options = provider_options(settings.pop("wsrep_provider_options", ""))
-        read_options = {name: all_options[name] for name in _OPTIONS if name in all_options}
+        read_options = {name: all_options[name] for name in _PROVIDER_OPTIONS if name in all_options}
         settings |= {
             name: value
             for name, value in read_options.items()
             if not name.endswith(("_period", "_timeout")) or _PERIOD_PATTERN.fullmatch(value)
         }
-        return Cluster(product=GALERA, nodes=nodes, settings=settings, counted=counted)
-    if "group_replication_consistency" not in settings or not (online_members := rows(_COUNT_ONLINE_MEMBERS)[0][0]):
+        return Cluster(product=GALERA, nodes=nodes, settings=settings, counted=counters)
+    if "group_replication_consistency" not in settings or not (online_members := query(_COUNT_ONLINE_MEMBERS)[0][0]):
         return None
-    counted["longest_queue"] = float(rows(_LONGEST_QUEUE)[0][0] or 0)
+    counters["longest_queue"] = float(query(_LONGEST_QUEUE)[0][0] or 0)
     settings = {name.removeprefix("group_replication_"): value for name, value in settings.items()}
-    return Cluster(product=GROUP, nodes=int(online_members), settings=settings, counted=counted)
+    return Cluster(product=GROUP, nodes=int(online_members), settings=settings, counted=counters)
 
 
 def _config_change(server: Server, *lines: str) -> tuple[Change, ...]:
     return (Change(where=f"{config_file_of(server)} of every node", lines=("[mysqld]", *lines), restarts=True),)
 
 
-def _provider_change(server: Server, cluster: Cluster, *more_lines: str) -> tuple[Change, ...]:
-    """Return lines that set all provider options that any finding proposes: the server uses only the last such line, so each finding
-    shows the complete line."""
+def _provider_change(server: Server, cluster: Cluster, *further_lines: str) -> tuple[Change, ...]:
+    """Return the line with the provider options that all findings propose together. Each finding shows this complete line, because the
+    server uses only the last such line."""
     options = ";".join(f"{name}={value}" for name, value in sorted(_proposed_options(cluster).items()))
     comment = "# with the options that are there already, in one line: the last one counts"
-    return _config_change(server, comment, f'wsrep_provider_options = "{options}"', *more_lines)
+    return _config_change(server, comment, f'wsrep_provider_options = "{options}"', *further_lines)
 
 
 def _proposed_options(cluster: Cluster) -> dict[str, str]:
@@ -147,14 +147,14 @@ def _integer_setting(cluster: Cluster, name: str, default: int) -> int:
 
 
 def check_reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
-    """In every session, statements or commits wait for other nodes longer than agreement needs, which may be intended: a note."""
+    """In every session, statements or commits wait for other nodes longer than agreement needs. Only a note: it may be intended."""
     if cluster.product == GALERA:
         wait = cluster.settings.get("wsrep_sync_wait", "0")
         if wait == "0":
             return []
-        waiting = "reads" if wait == "1" else "statements"
+        what_waits = "reads" if wait == "1" else "statements"
         sentence = (
-            f"wsrep_sync_wait = {wait}: in every session {waiting} wait until this node has applied all "
+            f"wsrep_sync_wait = {wait}: in every session {what_waits} wait until this node has applied all "
             "that it knows to be under way"
         )
         line = (
@@ -171,9 +171,9 @@ def check_reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
     ]
     gain = None
     if means_ms:
-        sentence = f"{format_time(sum(means_ms) * 1e6)} of each such transaction"
+        saving = f"{format_time(sum(means_ms) * 1e6)} of each such transaction"
         gain = Gain(
-            says=sentence, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
+            says=saving, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
         )
     name = "group_replication_consistency"
     line = f"{name} = BEFORE_ON_PRIMARY_FAILOVER   # SET SESSION {name} = '{level}' where it is needed"
@@ -189,9 +189,9 @@ def check_single_leader(server: Server, cluster: Cluster) -> list[Draft]:
     mean_ms = _mean_ms(cluster, "data_messages_sent", "roundtrip_time")
     gain = None
     if mean_ms is not None:
-        sentence = f"the part of {format_time(mean_ms * 1e6)} that is not a round trip to a majority"
+        saving = f"the part of {format_time(mean_ms * 1e6)} that is not a round trip to a majority"
         basis = "Gr_data_messages_sent_roundtrip_time_sum, the mean since the start"
-        gain = Gain(says=sentence, basis=basis, saves_ns=None)
+        gain = Gain(says=saving, basis=basis, saves_ns=None)
     name = "group_replication_paxos_single_leader"
     sentence = f"one member writes, but each commit also waits for the turns of the idle ones ({name} = OFF)"
     line = f"{name} = ON   # then stop all members and bootstrap the group again"
@@ -270,11 +270,11 @@ def check_flow_control(server: Server, cluster: Cluster) -> list[Draft]:
         sentence = f"all commits stood still for {share_text}, because a node had more to apply than gcs.fc_limit = {limit} allows"
         if not _longer_queue_options(cluster):
             return [Draft(f"{sentence}: it is too slow for the others", (), gain, Severity.NOTE)]
-        threads = ("wsrep_slave_threads = 4",) if cluster.settings.get("wsrep_slave_threads") == "1" else ()
-        return [Draft(sentence, _provider_change(server, cluster, *threads), gain)]
+        thread_lines = ("wsrep_slave_threads = 4",) if cluster.settings.get("wsrep_slave_threads") == "1" else ()
+        return [Draft(sentence, _provider_change(server, cluster, *thread_lines), gain)]
     if cluster.settings.get("flow_control_mode") != "QUOTA":
         return []
-    names = [f"flow_control_{which}_threshold" for which in ("applier", "certifier")]
+    names = [f"flow_control_{stage}_threshold" for stage in ("applier", "certifier")]
     threshold = min(_integer_setting(cluster, name, _DEFAULT_THRESHOLD) for name in names)
     queue = int(cluster.counted.get("longest_queue", 0))
     if threshold >= _DEFAULT_THRESHOLD and queue <= threshold:
@@ -282,8 +282,8 @@ def check_flow_control(server: Server, cluster: Cluster) -> list[Draft]:
     sentence = f"commits are held back once a member has {threshold:,} transactions to apply, and the longest queue is {queue:,}"
     if threshold >= _DEFAULT_THRESHOLD:
         return [Draft(f"{sentence}: it is too slow for the others", (), None, Severity.NOTE)]
-    lines = _config_change(server, *(f"group_replication_{name} = {_DEFAULT_THRESHOLD}" for name in names))
-    return [Draft(sentence, lines, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
+    changes = _config_change(server, *(f"group_replication_{name} = {_DEFAULT_THRESHOLD}" for name in names))
+    return [Draft(sentence, changes, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
 
 
 def check_statement_text(server: Server, cluster: Cluster) -> list[Draft]:

@@ -53,7 +53,7 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
 def _describe_unseen(search: Search) -> tuple[Unseen, ...]:
     """Describe servers in another network namespace, and servers whose open files may not be read."""
 
-    def list_processes(processes: Sequence[Process]) -> str:
+    def format_processes(processes: Sequence[Process]) -> str:
         return ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
 
     foreign, hidden = search.foreign, search.hidden
@@ -61,11 +61,11 @@ def _describe_unseen(search: Search) -> tuple[Unseen, ...]:
     if foreign:
         why = "it listens on nothing in this network namespace: it is in a container, or starting or stopping"
         unseen.append(
-            Unseen(what=list_processes(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor")
+            Unseen(what=format_processes(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor")
         )
     if hidden and os.geteuid() != 0:
         why = f"{procfs.own_account()} may not read another account's open files; guessed from account and port"
-        unseen.append(Unseen(what=f"which sockets belong to {list_processes(hidden)}", why=why, how=_ROOT_ADVICE))
+        unseen.append(Unseen(what=f"which sockets belong to {format_processes(hidden)}", why=why, how=_ROOT_ADVICE))
     return tuple(unseen)
 
 
@@ -97,19 +97,19 @@ class IdentifiedServer:
     refusals: dict[str, str] = field(default_factory=dict)
     """Reasons for refused logins, by address."""
     remedy: str | None = None
-    """Remedy for the first refusal, as in `ServerRefused`; None: another login may succeed."""
+    """Remedy for the first refusal, as in `ServerRefused`; None if another login may succeed."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
-    """Identify the server at a candidate; None if the candidate was a wrong guess, as nothing there answers like such a server."""
+    """Identify the server at a candidate; None if it was a wrong guess: no server of its kind answers there."""
     server = _identify_with(candidate, logins, target)
     if server is None or not candidate.kind.knows_accounts or target is not None or not server.refusals:
         return server
     # The user given to the doctor may be meant for servers of another kind: retry with the account that this kind's package sets up.
     default_logins = logins.without_user()
-    default_known = _identify_with(candidate, default_logins, None) if default_logins is not None else None
-    return default_known if default_known is not None and not default_known.refusals else server
+    default_server = _identify_with(candidate, default_logins, None) if default_logins is not None else None
+    return default_server if default_server is not None and not default_server.refusals else server
 
 
 def _identify_with(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
@@ -118,13 +118,13 @@ def _identify_with(candidate: Candidate, logins: Logins, target: DoctorTarget | 
     server = IdentifiedServer(
         candidate.kind, candidate.process, target, login, is_certain=candidate.is_certain, is_trusted=is_trusted
     )
-    silent = []
+    silent_addresses = []
     for address in candidate.addresses:
         if not _record_greeting(server, address):
-            silent.append(address)
+            silent_addresses.append(address)
     if not server.name and (candidate.process is None or not candidate.is_certain):
         return None
-    for address in silent:
+    for address in silent_addresses:
         _record_silence(server, address, candidate.is_certain)
     server.name = server.name or candidate.kind.shown
     return server
@@ -133,8 +133,8 @@ def _identify_with(candidate: Candidate, logins: Logins, target: DoctorTarget | 
 def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None, is_trusted: bool) -> TargetLogin:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
-    as_server_account = not user and candidate.kind.knows_accounts
-    if as_server_account:
+    is_default_user = not user and candidate.kind.knows_accounts
+    if is_default_user:
         uid = candidate.process.uid if candidate.process is not None and os.geteuid() == 0 else os.geteuid()
         user = procfs.account(uid)
     return TargetLogin(
@@ -142,7 +142,7 @@ def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None
         (target.password if target is not None and target.password else login.password) if is_trusted else "",
         target.consent if target is not None else login.consent,
         target.database if target is not None else None,
-        as_server_account,
+        is_default_user,
     )
 
 
@@ -163,8 +163,8 @@ def _record_greeting(server: IdentifiedServer, address: ListenAddress) -> bool:
         and not _is_confirmed(greeting, server.process, address.is_shared)
     ):
         if greeting.pid is None:
-            whose = f"whether {address.host}:{address.port} is its port"
-            server.unseen.append(Unseen(what=whose, why="its account runs several such servers here", how=_ROOT_ADVICE))
+            what = f"whether {address.host}:{address.port} is its port"
+            server.unseen.append(Unseen(what=what, why="its account runs several such servers here", how=_ROOT_ADVICE))
         return True
     _add_listener(server, address, greeting.tls, "works")
     server.name = max(server.name, greeting.name, key=len)
@@ -172,9 +172,9 @@ def _record_greeting(server: IdentifiedServer, address: ListenAddress) -> bool:
     if greeting.refused is not None:
         server.remedy = server.remedy if server.refusals else greeting.remedy
         server.refusals[server.listeners[-1].where] = greeting.refused
-    for transport, candidate_endpoint in _endpoints(server.kind, endpoint, greeting).items():
+    for transport, transport_endpoint in _endpoints_by_transport(server.kind, endpoint, greeting).items():
         # Addresses are ordered by cost, so the cheapest endpoint is kept.
-        server.endpoints.setdefault(transport, candidate_endpoint)
+        server.endpoints.setdefault(transport, transport_endpoint)
     return True
 
 
@@ -188,7 +188,7 @@ def _tls_requested(target: DoctorTarget | None, address: ListenAddress) -> bool:
 
 
 def _add_listener(server: IdentifiedServer, address: ListenAddress, tls: Tls, state: ListenerState) -> None:
-    file = _socket_file(address.path) if address.path is not None else None
+    file = _describe_socket_file(address.path) if address.path is not None else None
     server.listeners.append(
         Listener(path=address.path, host=address.host, port=address.port, tls=tls, file=file, state=state)
     )
@@ -196,7 +196,7 @@ def _add_listener(server: IdentifiedServer, address: ListenAddress, tls: Tls, st
         server.bound_paths.add(address.bound_path or address.path)
 
 
-def _socket_file(path: str) -> SocketFile | None:
+def _describe_socket_file(path: str) -> SocketFile | None:
     """Describe a socket's file; None if it does not exist or may not be seen."""
     try:
         status = Path(path).stat()
@@ -205,7 +205,7 @@ def _socket_file(path: str) -> SocketFile | None:
     return SocketFile(
         mode=stat.S_IMODE(status.st_mode),
         owner=account(status.st_uid),
-        group=_group(status.st_gid),
+        group=_group_name(status.st_gid),
         who=_accounts_that_may_connect(path, status),
     )
 
@@ -219,11 +219,11 @@ def _accounts_that_may_connect(path: str, status: os.stat_result) -> str:
         owner, mode = account(closed_folder.stat().st_uid), stat.S_IMODE(closed_folder.stat().st_mode)
         return f"accounts that may enter {closed_folder} (owner {owner}, mode {mode:04o})"
     if status.st_mode & 0o020:
-        return f"{account(status.st_uid)}, the group {_group(status.st_gid)}, and root"
+        return f"{account(status.st_uid)}, the group {_group_name(status.st_gid)}, and root"
     return "root" if status.st_uid == 0 else f"{account(status.st_uid)} and root"
 
 
-def _group(gid: int) -> str:
+def _group_name(gid: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -235,7 +235,7 @@ def _is_confirmed(greeting: Greeting, process: Process | None, is_shared: bool) 
     return process is None or greeting.pid == process.pid or (not is_shared and greeting.pid in (None, 1))
 
 
-def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
+def _endpoints_by_transport(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
     encrypted = replace(endpoint, tls=True)
     if endpoint.path is not None:
         endpoints = {Transport.SOCKET: endpoint}
@@ -258,7 +258,7 @@ def _record_silence(server: IdentifiedServer, address: ListenAddress, is_certain
             server.unseen.append(Unseen(what=f"the purpose of {where}", why=why, how=""))
         return
     if server.kind is Kind.MYSQL and "mysqlx" in address.path.rpartition("/")[2]:
-        return  # the X protocol has its own socket, which stays silent to other protocols
+        return  # the X protocol has its own socket, which does not answer other protocols
     state, why = _silent_path_state(address.path, server.process)
     if is_certain or state == "unseen":
         _add_listener(server, address, "unknown", state)
@@ -296,12 +296,12 @@ def format_tls_by_listener(listeners: Sequence[Listener]) -> str:
     return "; ".join(f"{tls} on {', '.join(addresses)}" for tls, addresses in by_tls.items())
 
 
-_SHORT_OPTIONS = ("-p", "-l", "-Z", "-s")
-_SHORT_BY_LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
+_MEMCACHED_OPTIONS = ("-p", "-l", "-Z", "-s")
+_MEMCACHED_SHORT_NAMES = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
 
 
 def find_ignored_options(server: IdentifiedServer) -> tuple[str, ...]:
-    """Return the names of the options that memcached ignores, if it has -s: it then only listens on the socket, without TLS."""
+    """Return the options that memcached ignores because of -s, with which it listens only on the socket, without TLS."""
     if server.kind is not Kind.MEMCACHED or server.process is None or not server.listeners:
         return ()
     names = short_options(server.process.arguments)
@@ -311,11 +311,11 @@ def find_ignored_options(server: IdentifiedServer) -> tuple[str, ...]:
 
 
 def short_options(arguments: Sequence[str]) -> set[str]:
-    """Return the short names of the options in a command line, given in any form, without `-p 0`, which means no port."""
+    """Return the short names of memcached's options in a command line. `-p 0`, which means no port, is left out."""
     names = set()
     for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
-        name = _SHORT_BY_LONG.get(argument.partition("=")[0]) or (
-            argument[:2] if argument[:2] in _SHORT_OPTIONS else None
+        name = _MEMCACHED_SHORT_NAMES.get(argument.partition("=")[0]) or (
+            argument[:2] if argument[:2] in _MEMCACHED_OPTIONS else None
         )
         if name == "-p" and (
             argument[2:] == "0"
@@ -333,7 +333,8 @@ _CPU_SHARE = 0.25
 """Share of one CPU spent on sampling: only frequent samples catch connections of a few milliseconds. Reports call a sample a look."""
 _SAMPLES_PER_SOCKET_READ = 8
 """Number of samples per count of the connections over Unix sockets, which change slowly."""
-_LONG_AGO = -9
+_BEFORE_FIRST_SAMPLE = -9
+"""Stands for a sample that was not taken: its distance from every sample exceeds `_MAX_SAMPLES_APART`."""
 _MAX_SAMPLES_APART = 2
 """Maximum number of samples between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
 _BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
@@ -356,14 +357,17 @@ class Holder:
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
     program_connections: int = 0
-    """Maximum number of connections in one sample, for all processes of the same program and account together."""
+    """Maximum number of connections in one sample, summed over the processes of the same program and account."""
     bundle_looks: int = 0
+    """Number of samples in which it had the CA bundle open."""
     bundle_reads: int = 0
+    """Number of readings of the CA bundle; consecutive samples are one reading."""
     bundle_connects: int = 0
-    connect_sample: int = _LONG_AGO
-    """Number of the last sample in which it had a new connection."""
-    bundle_sample: int = _LONG_AGO
-    counted_sample: int = _LONG_AGO
+    """Number of new connections close in time to a reading of the CA bundle."""
+    connect_sample: int = _BEFORE_FIRST_SAMPLE
+    """Last sample in which it had a new connection."""
+    bundle_sample: int = _BEFORE_FIRST_SAMPLE
+    counted_sample: int = _BEFORE_FIRST_SAMPLE
     """Last value of `connect_sample` that was counted in `bundle_connects`."""
 
     def record_bundle_open(self, sample: int) -> None:
@@ -382,7 +386,7 @@ class Holder:
 
 @dataclass
 class WatchResult:
-    """Holders of TCP connections, and numbers of connections over sockets, both by the server's key."""
+    """Holders of TCP connections, and numbers of connections over Unix sockets, both by `WatchedServer.key`."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
@@ -405,11 +409,11 @@ class ConnectionWatch:
 
     def __init__(self, servers: Sequence[WatchedServer]) -> None:
         self._servers = servers
-        self._pid_of: dict[int, int] = {}
+        self._pid_by_inode: dict[int, int] = {}
         self.programs: dict[int, procfs.Process] = {}
         """Processes that held a connection, by PID; kept because they may have ended before the report."""
         self._searched_at = float("-inf")
-        self._pids_of_account: dict[int, set[int]] = {}
+        self._pids_by_uid: dict[int, set[int]] = {}
         """Processes by account, as of the last search of all processes."""
         self._initially_closing: frozenset[tuple[Address, Address]] | None = None
         """Connections that were closing at the first sample. They are not counted, because they may be the doctor's own logins."""
@@ -417,27 +421,27 @@ class ConnectionWatch:
         self._result = WatchResult({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
 
     def watch_for(self, seconds: float) -> WatchResult:
-        began = time.monotonic()
+        start_s = time.monotonic()
         while True:
-            cpu_s = time.thread_time()
+            cpu_start_s = time.thread_time()
             self._take_sample(time.monotonic())
             self._result.samples += 1
-            now, cpu_s = time.monotonic(), time.thread_time() - cpu_s
-            self._result.seconds = now - began
-            if now - began >= seconds:
-                self._remove_identified_later()
+            now, cpu_s = time.monotonic(), time.thread_time() - cpu_start_s
+            self._result.seconds = now - start_s
+            if now - start_s >= seconds:
+                self._remove_unidentified_duplicates()
                 return self._result
             time.sleep(max(_POLL_S, cpu_s / _CPU_SHARE - cpu_s))
 
     def _take_sample(self, now: float) -> None:
         all_rows = procfs.tcp_rows()
         rows = [row for row in all_rows if row.state == ESTABLISHED]
-        rows_by_ends = {(row.local, row.remote): row for row in rows}
+        rows_by_addresses = {(row.local, row.remote): row for row in rows}
         connections = [
-            (server, row, rows_by_ends.get((row.remote, row.local)))
+            (server, row, rows_by_addresses.get((row.remote, row.local)))
             for server in self._servers
             for row in rows
-            if _is_at(server, row.local)
+            if _is_address_of(server, row.local)
         ]
         self._find_owners(
             {client.inode: client.uid for _, _, client in connections if client is not None and client.inode}, now
@@ -452,12 +456,12 @@ class ConnectionWatch:
             holder.server_ports.add(row.local[1])
             holders_by_server.setdefault((server.key, id(holder)), []).append(holder)
         self._update_counts(holders_by_server)
-        self._count_ended(all_rows)
+        self._count_ended_connections(all_rows)
         if self._result.samples % _SAMPLES_PER_SOCKET_READ == 0:
-            self._count_on_sockets()
+            self._count_socket_connections()
         self._find_bundle_readers()
 
-    def _count_ended(self, rows: Sequence[TcpRow]) -> None:
+    def _count_ended_connections(self, rows: Sequence[TcpRow]) -> None:
         """Count connections that were opened and closed between two samples. The kernel lists them for a minute (TIME_WAIT), without
         their account."""
         if self._initially_closing is None:
@@ -472,10 +476,10 @@ class ConnectionWatch:
             known_ports = {port for holder in holders.values() for port in holder.ports}
             for row in ended_rows:
                 client_address, server_address = (
-                    (row.remote, row.local) if _is_at(server, row.local) else (row.local, row.remote)
+                    (row.remote, row.local) if _is_address_of(server, row.local) else (row.local, row.remote)
                 )
                 if (
-                    not _is_at(server, server_address)
+                    not _is_address_of(server, server_address)
                     or not procfs.is_of_this_machine(server_address[0])
                     or client_address[1] in known_ports
                 ):
@@ -503,15 +507,15 @@ class ConnectionWatch:
         program = self.programs.get(holder.pid) if holder.pid is not None else None
         return key, program.shown if program is not None else None, holder.uid, holder.remote
 
-    def _remove_identified_later(self) -> None:
-        """Remove connections that were first counted without a process, but whose process was found later."""
+    def _remove_unidentified_duplicates(self) -> None:
+        """Remove what was counted twice: without a process, and again when the process was found."""
         for holders in self._result.holders.values():
             for name, holder in list(holders.items()):
                 holder.connections = min(holder.connections, len(holder.ports))
                 if not holder.ports:
                     del holders[name]
 
-    def _count_on_sockets(self) -> None:
+    def _count_socket_connections(self) -> None:
         paths = [row.path for row in procfs.unix_rows() if row.connected]
         for server in self._servers:
             count = sum(path in server.paths for path in paths)
@@ -520,7 +524,7 @@ class ConnectionWatch:
     def _find_holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
         holders = self._result.holders[key]
         if client is not None:
-            pid = self._pid_of.get(client.inode)
+            pid = self._pid_by_inode.get(client.inode)
             unidentified = holders.get(("uid", client.uid))
             if pid is not None and unidentified is not None:
                 unidentified.ports.discard(row.remote[1])
@@ -532,47 +536,49 @@ class ConnectionWatch:
             return None
         return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
-    def _find_owners(self, accounts: Mapping[int, int], now: float) -> None:
-        """Find the processes that own sockets. `accounts`: UID by inode. Searches the processes that had connections before, then
-        those of the account, and then, at a limited rate, all processes."""
-        missing = accounts.keys() - self._pid_of.keys()
-        if missing:
-            missing -= self._assign_owned(set(self._pid_of.values()), missing)
-        for uid in {accounts[inode] for inode in missing}:
-            missing -= self._assign_owned(self._pids_of_account.get(uid, set()), missing)
-        if missing and now - self._searched_at >= _FULL_SEARCH_S:
+    def _find_owners(self, uid_by_inode: Mapping[int, int], now: float) -> None:
+        """Find the processes that own sockets. `uid_by_inode`: the sockets. Searches the processes that had connections before,
+        then those of the account, and then, at a limited rate, all processes."""
+        missing_inodes = uid_by_inode.keys() - self._pid_by_inode.keys()
+        if missing_inodes:
+            missing_inodes -= self._record_owners(set(self._pid_by_inode.values()), missing_inodes)
+        for uid in {uid_by_inode[inode] for inode in missing_inodes}:
+            missing_inodes -= self._record_owners(self._pids_by_uid.get(uid, set()), missing_inodes)
+        if missing_inodes and now - self._searched_at >= _FULL_SEARCH_S:
             self._searched_at = now
-            self._pids_of_account.clear()
+            self._pids_by_uid.clear()
             for process in procfs.processes():
-                self._pids_of_account.setdefault(process.uid, set()).add(process.pid)
-            self._assign_owned({pid for pids in self._pids_of_account.values() for pid in pids}, missing)
+                self._pids_by_uid.setdefault(process.uid, set()).add(process.pid)
+            self._record_owners({pid for pids in self._pids_by_uid.values() for pid in pids}, missing_inodes)
 
-    def _assign_owned(self, pids: set[int], missing: set[int]) -> set[int]:
-        assigned: set[int] = set()
+    def _record_owners(self, pids: set[int], missing_inodes: set[int]) -> set[int]:
+        """Record which of these processes own missing inodes. Returns the inodes that were found."""
+        found_inodes: set[int] = set()
         for pid in pids:
-            for inode in (procfs.socket_inodes(pid) or set()) & missing:
-                self._pid_of[inode] = pid
-                assigned.add(inode)
+            for inode in (procfs.socket_inodes(pid) or set()) & missing_inodes:
+                self._pid_by_inode[inode] = pid
+                found_inodes.add(inode)
                 if pid not in self.programs and (process := procfs.process(pid)) is not None:
                     self.programs[pid] = process
-        return assigned
+        return found_inodes
 
     def _find_bundle_readers(self) -> None:
         """Find processes that have the CA bundle open. Reading it takes most of the time of a connect, so a few samples catch it."""
-        reading: dict[int, bool] = {}
+        has_bundle_open: dict[int, bool] = {}
         for holder in (holder for holders in self._result.holders.values() for holder in holders.values()):
             if holder.pid is None:
                 continue
-            if holder.pid not in reading:
-                reading[holder.pid] = any(_BUNDLE.search(name) for name in procfs.open_files(holder.pid) or [])
-            if reading[holder.pid]:
+            if holder.pid not in has_bundle_open:
+                has_bundle_open[holder.pid] = any(_BUNDLE.search(name) for name in procfs.open_files(holder.pid) or [])
+            if has_bundle_open[holder.pid]:
                 holder.record_bundle_open(self._result.samples)
             holder.count_bundle_connect()
 
 
-def _is_at(server: WatchedServer, local: Address) -> bool:
-    hosts = server.ports.get(local[1])
-    return hosts is not None and (not hosts or local[0] in hosts)
+def _is_address_of(server: WatchedServer, address: Address) -> bool:
+    host, port = address
+    server_hosts = server.ports.get(port)
+    return server_hosts is not None and (not server_hosts or host in server_hosts)
 
 
 @dataclass(frozen=True)
@@ -614,8 +620,8 @@ def group_clients(
 def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], session_facts: SessionFacts) -> Client:
     process = programs.get(holder.pid) if holder.pid is not None else None
     uid = process.uid if process is not None else holder.uid
-    listed = [session for session in session_facts.sessions if session.port in holder.ports]
-    root = _root(holder.pid)
+    listed_sessions = [session for session in session_facts.sessions if session.port in holder.ports]
+    root = _root_directory(holder.pid)
     may_use_socket = (
         may_connect(session_facts.socket, uid, holder.pid)
         if session_facts.socket is not None and uid is not None
@@ -641,33 +647,33 @@ def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], session_
         by="tcp",
         connections=holder.connections,
         connects_seen=len(holder.ports),
-        tls=_tls(holder, listed, session_facts),
-        compressed=_any_or_unknown([session.compressed for session in listed]),
+        tls=_uses_tls(holder, listed_sessions, session_facts),
+        compressed=_any_or_unknown([session.compressed for session in listed_sessions]),
         may_use_socket=may_use_socket,
         root=root,
         **{name: getattr(holder, name) for name in _BUNDLE_COUNTS},
     )
 
 
-def _root(pid: int | None) -> str | None:
+def _root_directory(pid: int | None) -> str | None:
     """Root directory of a process, for `Client.root`."""
     root = procfs.root(pid) if pid is not None else None
     return ANOTHER_ROOT if root == "" else root
 
 
-def _tls(holder: Holder, listed: Sequence[ListedSession], session_facts: SessionFacts) -> bool | None:
+def _uses_tls(holder: Holder, listed_sessions: Sequence[ListedSession], session_facts: SessionFacts) -> bool | None:
     if session_facts.never_tls:
         return False
-    if (reported := _any_or_unknown([session.tls for session in listed])) is not None:
+    if (reported := _any_or_unknown([session.tls for session in listed_sessions])) is not None:
         return reported
-    tls_by_ports = {listener.tls for listener in session_facts.listeners if listener.port in holder.server_ports}
-    if tls_by_ports == {"always"}:
+    listener_tls = {listener.tls for listener in session_facts.listeners if listener.port in holder.server_ports}
+    if listener_tls == {"always"}:
         return True
-    return False if tls_by_ports == {"none"} else None
+    return False if listener_tls == {"none"} else None
 
 
 def _socket_clients(session_facts: SessionFacts) -> list[Client]:
-    """Return the clients over the socket, as listed by the server: /proc does not show which process is at the other end."""
+    """Return the clients over the socket, from the server's own list of sessions: /proc does not show the process at the other end."""
     sessions_as_clients = []
     for session in session_facts.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):
@@ -685,7 +691,7 @@ def _socket_clients(session_facts: SessionFacts) -> list[Client]:
             tls=session.tls,
             compressed=session.compressed,
             may_use_socket=True,
-            root=_root(session.pid),
+            root=_root_directory(session.pid),
             **dict.fromkeys(_BUNDLE_COUNTS, 0),
         )
         sessions_as_clients.append(client)

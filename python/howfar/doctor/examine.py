@@ -51,9 +51,9 @@ from howfar.lab.idle import polling_obstacle
 Result = TypeVar("Result")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
-_MIN_COUNTED = 5
-"""Minimum number of connections counted by the server for a report of missed ones."""
-_MAX_PER_USER = 16
+_MIN_COUNTED_CONNECTS = 5
+"""Minimum number of connections counted by the server for a note about missed ones."""
+_MAX_PROCESSES_PER_USER = 16
 """Maximum number of unnamed processes of one user that are examined, because any account may run processes named mysqld."""
 
 
@@ -93,7 +93,7 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
         )
         for server, path in zip(servers, paths, strict=True)
     )
-    found = answer(checked_servers, unseen)
+    result = answer(checked_servers, unseen)
     return Examination(
         format=FORMAT,
         howfar_version=howfar.__version__,
@@ -105,30 +105,30 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
         pure_floors=process_latencies,
         servers=checked_servers,
         unseen=unseen,
-        question=found.question,
-        answer=found.sentence,
+        question=result.question,
+        answer=result.sentence,
     )
 
 
 def _search_servers(logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
     candidates, unseen = discover()
-    counts: Counter[int] = Counter()
+    processes_by_uid: Counter[int] = Counter()
     servers: list[IdentifiedServer] = []
     for candidate in candidates:
         if candidate.process is not None and not candidate.is_trusted:
-            counts[candidate.process.uid] += 1
-            if counts[candidate.process.uid] > _MAX_PER_USER:
+            processes_by_uid[candidate.process.uid] += 1
+            if processes_by_uid[candidate.process.uid] > _MAX_PROCESSES_PER_USER:
                 continue
         if (server := identify(candidate, logins, None)) is not None:
             servers.append(server)
     left_out = tuple(
         Unseen(
-            what=f"{count - _MAX_PER_USER} more processes of {procfs.account(uid)} that are named like servers",
-            why=f"at most {_MAX_PER_USER} of a user are examined",
+            what=f"{count - _MAX_PROCESSES_PER_USER} more processes of {procfs.account(uid)} that are named like servers",
+            why=f"at most {_MAX_PROCESSES_PER_USER} of a user are examined",
             how="howfar doctor DSN",
         )
-        for uid, count in counts.items()
-        if count > _MAX_PER_USER
+        for uid, count in processes_by_uid.items()
+        if count > _MAX_PROCESSES_PER_USER
     )
     return servers, (*unseen, *left_out)
 
@@ -139,31 +139,31 @@ def _identify_named(
     """Identify the named servers; returns those that answer, and notes about the others. Raises MissingError if none answers."""
     candidates, _ = discover()
     answering: list[IdentifiedServer] = []
-    silent: list[Unseen] = []
+    unanswered: list[Unseen] = []
     for target in targets:
-        server = identify(_candidate(target, candidates), logins, target)
+        server = identify(_candidate_for(target, candidates), logins, target)
         if server is not None and server.endpoints:
             answering.append(server)
         else:
             where = f"{target.kind.shown} server at {target.path or format_host_port(target.host, target.port)}"
-            silent.append(Unseen(what=f"the {where}", why=_why_silent(target), how=""))
+            unanswered.append(Unseen(what=f"the {where}", why=_why_silent(target), how=""))
     if not answering:
         raise MissingError(
-            f"{silent[0].what} does not answer: {silent[0].why}",
+            f"{unanswered[0].what} does not answer: {unanswered[0].why}",
             "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
         )
-    return answering, tuple(silent)
+    return answering, tuple(unanswered)
 
 
-def _candidate(target: DoctorTarget, candidates: Sequence[Candidate]) -> Candidate:
+def _candidate_for(target: DoctorTarget, candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate that listens at the target, with all its addresses; else a new one with only that address."""
     for candidate in candidates:
-        if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
+        if candidate.kind is target.kind and any(_is_at_target(address, target) for address in candidate.addresses):
             return candidate
     return Candidate(target.kind, None, (ListenAddress(target.path, target.host, target.port),), False)
 
 
-def _is_at(address: ListenAddress, target: DoctorTarget) -> bool:
+def _is_at_target(address: ListenAddress, target: DoctorTarget) -> bool:
     if target.path is not None or address.path is not None:
         are_paths = target.path is not None and address.path is not None
         return are_paths and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
@@ -196,31 +196,31 @@ def _open_session(server: IdentifiedServer) -> tuple[GuardedSession | None, Tran
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[WatchResult, dict[int, procfs.Process]]:
     """Watch connections, and read the servers' counters before and after. The doctor opens no connection meanwhile."""
-    began = time.monotonic()
+    start_s = time.monotonic()
     for state in states:
         state.counters_before = _read_counters(state)
     watch = ConnectionWatch([_watched_server(key, state.server) for key, state in enumerate(states)])
     watched = watch.watch_for(seconds)
     for state in states:
         state.counters_after = _read_counters(state)
-    watched.seconds = time.monotonic() - began
+    watched.seconds = time.monotonic() - start_s
     for state in states:
-        state.reported = _ask_session(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
+        state.reported = _query_session(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
     return watched, watch.programs
 
 
 def _read_counters(state: _ServerState) -> Counters | None:
-    return _ask_session(state, GuardedSession.counters, "its counters", "an account that may read them")
+    return _query_session(state, GuardedSession.counters, "its counters", "an account that may read them")
 
 
-def _ask_session(
-    state: _ServerState, question: Callable[[GuardedSession], Result], subject: str, remedy: str
+def _query_session(
+    state: _ServerState, request: Callable[[GuardedSession], Result], subject: str, remedy: str
 ) -> Result | None:
-    """Return the result of `question`; None, with a note in `unseen`, if the server does not answer. A closed session is not used."""
+    """Return the result of `request`. None if the session is closed, or if the server does not answer, which is noted in `unseen`."""
     if state.session is None or state.session.is_closed:
         return None
     try:
-        return question(state.session)
+        return request(state.session)
     except ServerRefused as why:
         unseen = Unseen(what=subject, why=str(why), how=remedy)
     except NoValidAnswer as why:
@@ -234,9 +234,9 @@ def _watched_server(key: int, server: IdentifiedServer) -> WatchedServer:
     ports: dict[int, frozenset[str]] = {}
     for listener in server.listeners:
         if listener.port is not None and listener.host is not None:
-            everywhere = listener.host in ("0.0.0.0", "::") or ports.get(listener.port) == frozenset()
+            is_on_all_interfaces = listener.host in ("0.0.0.0", "::") or ports.get(listener.port) == frozenset()
             ports[listener.port] = (
-                frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
+                frozenset() if is_on_all_interfaces else ports.get(listener.port, frozenset()) | {listener.host}
             )
     return WatchedServer(key, ports, frozenset(server.bound_paths))
 
@@ -250,12 +250,12 @@ def _describe_server(
     session_facts = SessionFacts(
         sessions=state.reported.sessions,
         listeners=server.listeners,
-        never_tls=_never_tls(state),
+        never_tls=_never_uses_tls(state),
         socket=next(
             (listener.path for listener in server.listeners if listener.path and listener.state == "works"), None
         ),
     )
-    server_clients = group_clients(list(watched.holders[key].values()), programs, session_facts)
+    clients = group_clients(list(watched.holders[key].values()), programs, session_facts)
     rates = _compute_rates(state, watched)
     return Server(
         kind=server.kind,
@@ -265,7 +265,7 @@ def _describe_server(
         named=server.target is not None,
         logged_in=state.session is not None,
         listeners=tuple(server.listeners),
-        listeners_complete=server.is_certain or _names_no_socket(state.reported),
+        listeners_complete=server.is_certain or _configures_no_socket(state.reported),
         tls=format_tls_by_listener(server.listeners),
         compression=server.compression,
         config_file=state.reported.config_file,
@@ -274,21 +274,21 @@ def _describe_server(
         sessions=state.reported.counted[0] if state.reported.counted is not None else None,
         idle_sessions=state.reported.counted[1] if state.reported.counted is not None else None,
         cluster=state.reported.cluster,
-        clients=server_clients,
+        clients=clients,
         floors=measured,
         idle=idle_cost,
-        bundle_ns=_measure_bundle_read() if any(client.bundle_looks for client in server_clients) else None,
+        bundle_ns=_measure_bundle_read() if any(client.bundle_looks for client in clients) else None,
         ignored=find_ignored_options(server),
         findings=(),
-        unseen=(*server.unseen, *_unseen(state, reasons), *_uncaught(rates, server_clients, watched.seconds)),
+        unseen=(*server.unseen, *_note_unseen(state, reasons), *_note_uncaught(rates, clients, watched.seconds)),
     )
 
 
-def _uncaught(rates: Rates | None, server_clients: Sequence[Client], seconds: float) -> list[Unseen]:
-    """Note new connections that the server counted but the doctor did not see, if they are at least half of the counted ones."""
+def _note_uncaught(rates: Rates | None, clients: Sequence[Client], seconds: float) -> list[Unseen]:
+    """Note connections that the server counted but the doctor did not see, if they are at least half of those counted."""
     counted_connects = round(rates.connects * seconds) if rates is not None else 0
-    missed_connects = counted_connects - sum(client.connects_seen for client in server_clients)
-    if counted_connects < _MIN_COUNTED or 2 * missed_connects < counted_connects:
+    missed_connects = counted_connects - sum(client.connects_seen for client in clients)
+    if counted_connects < _MIN_COUNTED_CONNECTS or 2 * missed_connects < counted_connects:
         return []
     return [
         Unseen(
@@ -326,12 +326,12 @@ def _count_socket_connections(key: int, state: _ServerState, watched: WatchResul
     return max(watched.socket_connections[key] - own_count, 0)
 
 
-def _names_no_socket(report: SelfReport) -> bool:
+def _configures_no_socket(report: SelfReport) -> bool:
     """Whether the server's settings were read and configure no socket."""
     return "" in (report.settings.get("socket"), report.settings.get("unixsocket"))
 
 
-def _never_tls(state: _ServerState) -> bool:
+def _never_uses_tls(state: _ServerState) -> bool:
     if all(listener.tls == "none" for listener in state.server.listeners):
         return True
     return state.counters_after is not None and state.counters_after.tls_connects == 0
@@ -347,13 +347,13 @@ def _measure_bundle_read() -> Median:
     """Measure the CPU time to create a TLS context without a named authority, which reads this machine's CA bundle."""
     times_ns = []
     for _ in range(_BUNDLE_READS):
-        began = time.thread_time_ns()
+        start_ns = time.thread_time_ns()
         ssl.create_default_context()
-        times_ns.append(float(time.thread_time_ns() - began))
+        times_ns.append(float(time.thread_time_ns() - start_ns))
     return minimum_latency.make_median(times_ns)
 
 
-def _how_to_log_in(server: IdentifiedServer) -> str:
+def _login_advice(server: IdentifiedServer) -> str:
     """Return the command that makes a login possible. A password is sent only to a trusted server, or to one that the user named."""
     endpoint = next(iter(server.endpoints.values()))
     where = endpoint.where
@@ -376,12 +376,12 @@ def _how_to_log_in(server: IdentifiedServer) -> str:
     return f"howfar doctor {dsn} --password-file FILE"
 
 
-def _unseen(state: _ServerState, reasons: Mapping[Transport, tuple[str, str]]) -> list[Unseen]:
+def _note_unseen(state: _ServerState, reasons: Mapping[Transport, tuple[str, str]]) -> list[Unseen]:
     server = state.server
     hidden = list(state.reported.hidden)
     if state.session is None and server.endpoints:
         why = next(iter(server.refusals.values()), "no login").rstrip(".")
-        how = _how_to_log_in(server) if server.remedy is None else server.remedy
+        how = _login_advice(server) if server.remedy is None else server.remedy
         hidden.insert(0, ("its counters, its sessions and its floor", why, how))
     else:
         hidden = [(f"the floor of {TRANSPORTS[transport]}", *reason) for transport, reason in reasons.items()] + hidden

@@ -32,7 +32,7 @@ _REMOTE_CONNECT_NS = 20e6
 """A server whose connect takes longer than this counts as remote, and fewer pings suffice."""
 _REMOTE_PINGS = 3
 _ENOUGH_TIME_S, _MIN_ROUNDS = 5.0, 6
-"""No further round begins after `_ENOUGH_TIME_S`, if there are `_MIN_ROUNDS` rounds, which suffice for an interval."""
+"""After `_ENOUGH_TIME_S` no further round begins, provided that there are the `_MIN_ROUNDS` that an interval needs."""
 _MAX_TOTAL_S = 30.0
 """Time limit of all rounds, for a server that answers slowly."""
 
@@ -48,12 +48,12 @@ def measure(
     connects: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
     reasons: dict[Transport, tuple[str, str]] = {}
     pings = PINGS
-    began = time.monotonic()
-    for number in range(ROUNDS):
-        if number >= _MIN_ROUNDS and time.monotonic() - began > _ENOUGH_TIME_S:
+    start_s = time.monotonic()
+    for round_number in range(ROUNDS):
+        if round_number >= _MIN_ROUNDS and time.monotonic() - start_s > _ENOUGH_TIME_S:
             break
-        for transport in _rotate([name for name in endpoints if name not in reasons], number):
-            remaining_s = began + _MAX_TOTAL_S - time.monotonic()
+        for transport in _rotate([name for name in endpoints if name not in reasons], round_number):
+            remaining_s = start_s + _MAX_TOTAL_S - time.monotonic()
             if remaining_s <= 0:
                 break
             try:
@@ -64,7 +64,9 @@ def measure(
                 continue
             round_trips[transport].append(round_trip)
             connects[transport].append(connect_ns)
-        if number == 0 and any(connect_ns[0] > _REMOTE_CONNECT_NS for connect_ns in connects.values() if connect_ns):
+        if round_number == 0 and any(
+            connect_ns[0] > _REMOTE_CONNECT_NS for connect_ns in connects.values() if connect_ns
+        ):
             pings = _REMOTE_PINGS
     reasons |= {
         name: (f"it kept the rounds waiting for {_MAX_TOTAL_S:g} s", "") for name in endpoints if not round_trips[name]
@@ -79,9 +81,9 @@ def _measure_round(
     protocol: GuardedProtocol, endpoint: Endpoint, login: TargetLogin, pings: int, remaining_s: float
 ) -> tuple[float, float]:
     """Measure one round; returns the median time of a ping and the time of the connect, in ns."""
-    began = time.perf_counter_ns()
+    start_ns = time.perf_counter_ns()
     session = protocol.open(endpoint, login)
-    connect_ns = time.perf_counter_ns() - began
+    connect_ns = time.perf_counter_ns() - start_ns
     try:
         with session.peer.shut_down_after(remaining_s):
             _time_calls(session.ping, min(_WARM_UP_PINGS, pings - 1))
@@ -100,11 +102,13 @@ def measure_idle_cost(
     session = protocol.open(endpoint, login)
     try:
         with session.peer.shut_down_after(_MAX_TOTAL_S):
-            for number in range(2 * ROUNDS):
-                polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # alternate which of the two comes first in a pair
-                with keep_polling() if polls else nullcontext():
+            for round_number in range(2 * ROUNDS):
+                keeps_polling = (round_number % 2 == 1) != (
+                    round_number // 2 % 2 == 1
+                )  # in pairs, in alternating order
+                with keep_polling() if keeps_polling else nullcontext():
                     _time_calls(session.ping, _WARM_UP_PINGS)
-                    times_ns[polls].append(statistics.median(_time_calls_after_pauses(session.ping)))
+                    times_ns[keeps_polling].append(statistics.median(_time_calls_after_pauses(session.ping)))
     finally:
         session.close()
     driver, governor = idle_driver()
@@ -120,16 +124,16 @@ def measure_idle_cost(
     )
 
 
-def _time_calls_after_pauses(act: Callable[[], None]) -> list[float]:
+def _time_calls_after_pauses(call: Callable[[], None]) -> list[float]:
     times_ns = []
     for _ in range(_PINGS_AFTER_PAUSES):
         time.sleep(_PAUSE_S)
-        times_ns += _time_calls(act, 1)
+        times_ns += _time_calls(call, 1)
     return times_ns
 
 
 def measure_between_processes() -> tuple[MinimumLatency, ...]:
-    """Measure a socket and TCP between two processes of howfar: the kernel's share, without a server. Empty on failure."""
+    """Measure a socket and TCP between two processes of howfar, which shows the kernel's share of the time. Empty on failure."""
     socket_pairs = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
     children = [
         _fork_echo(far_end, [near_end for near_end, _ in socket_pairs.values()]) for _, far_end in socket_pairs.values()
@@ -138,8 +142,8 @@ def measure_between_processes() -> tuple[MinimumLatency, ...]:
         for _, far_end in socket_pairs.values():
             far_end.close()
         medians_ns: dict[Transport, list[float]] = {transport: [] for transport in socket_pairs}
-        for number in range(ROUNDS):
-            for transport in _rotate(list(socket_pairs), number):
+        for round_number in range(ROUNDS):
+            for transport in _rotate(list(socket_pairs), round_number):
                 medians_ns[transport].append(
                     statistics.median(_time_calls(_make_exchange(socket_pairs[transport][0]), PINGS))
                 )
@@ -189,18 +193,18 @@ def _fork_echo(end: socket.socket, inherited: Sequence[socket.socket]) -> int:
         os._exit(0)
 
 
-def _rotate(transports: list[Transport], number: int) -> list[Transport]:
-    """Rotate the transports by `number`: the first of one round is the last of the next."""
-    offset = number % max(len(transports), 1)
+def _rotate(transports: list[Transport], round_number: int) -> list[Transport]:
+    """Rotate the transports by `round_number`, so that the first of one round is the last of the next."""
+    offset = round_number % max(len(transports), 1)
     return transports[offset:] + transports[:offset]
 
 
-def _time_calls(act: Callable[[], None], count: int) -> list[float]:
+def _time_calls(call: Callable[[], None], count: int) -> list[float]:
     times_ns = []
     for _ in range(count):
-        began = time.perf_counter_ns()
-        act()
-        times_ns.append(float(time.perf_counter_ns() - began))
+        start_ns = time.perf_counter_ns()
+        call()
+        times_ns.append(float(time.perf_counter_ns() - start_ns))
     return times_ns
 
 

@@ -1,7 +1,7 @@
 """Locates the other end of a connection: whether it is on this machine, which program listens there, and what forwards the
 connection.
 
-It only reads procfs and sysfs and sends nothing. Each fact has its evidence; what cannot be seen is unknown.
+Only procfs and sysfs are read, and nothing is sent. Each fact has its evidence; what cannot be seen is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARDERS = (
 """Names of forwarding programs in the kernel, which truncates names to 15 characters, such as that of systemd-socket-proxyd."""
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
-"""Limit of the CPU time to search all processes for the owner of a socket."""
+"""Limit of the CPU time for searching all processes for the owner of a socket."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def find_socket_owners(inodes: Iterable[int]) -> dict[int, Process]:
     missing = set(inodes)
     owner_by_inode: dict[int, Process] = {}
     deadline_s = time.thread_time() + _SEARCH_S
-    names = procfs.names() if missing else {}
-    for pid in sorted(names, key=lambda pid: names[pid] not in FORWARDERS):
+    name_by_pid = procfs.names() if missing else {}
+    for pid in sorted(name_by_pid, key=lambda pid: name_by_pid[pid] not in FORWARDERS):
         if not missing or time.thread_time() > deadline_s:
             break
         held_inodes = (procfs.socket_inodes(pid) or set()) & missing
@@ -131,8 +131,8 @@ def find_socket_owners(inodes: Iterable[int]) -> dict[int, Process]:
 
 def _normalize(address: Address) -> Address:
     """Normalize an address as in `procfs`: an IPv4-mapped address becomes IPv4, and the zone is removed."""
-    number = ipaddress.ip_address(address[0].partition("%")[0])
-    return str(getattr(number, "ipv4_mapped", None) or number), address[1]
+    ip = ipaddress.ip_address(address[0].partition("%")[0])
+    return str(getattr(ip, "ipv4_mapped", None) or ip), address[1]
 
 
 def _listens_at(row: TcpRow, peer: Address) -> bool:
@@ -149,12 +149,12 @@ def _describe_listener(process: Process) -> tuple[str, Literal["forwarder"] | No
 
 
 def _locate_host(host: str) -> PeerFact:
-    number = ipaddress.ip_address(host)
-    if number.is_loopback:
+    ip = ipaddress.ip_address(host)
+    if ip.is_loopback:
         return PeerFact(True, f"{host} is an address of the loopback")
     if procfs.is_of_this_machine(host):
         return PeerFact(True, f"{host} is an address of this machine")
-    bridge = _bridge_to(number) if number.version == 4 else None
+    bridge = _bridge_to(ip) if ip.version == 4 else None
     if bridge is not None:
         return PeerFact(
             None, f"{host} is reached over the bridge {bridge}: it may be a container or virtual machine here"

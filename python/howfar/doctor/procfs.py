@@ -35,7 +35,7 @@ Address = tuple[str, int]
 class Process:
     pid: int
     name: str
-    """Name in the kernel. A process can choose it, so it proves nothing."""
+    """Name in the kernel. A process can choose its own name, so the name proves nothing."""
     uid: int
     arguments: tuple[str, ...]
     """The command line. It may contain secrets, so it is never shown, only searched for options and programs."""
@@ -45,14 +45,14 @@ class Process:
     def shown(self) -> str:
         """Name of the process, with an interpreter's script; nothing else of the command line."""
         for argument in self.arguments[1:4]:
-            base = argument.rpartition("/")[2]
+            file_name = argument.rpartition("/")[2]
             if (
                 not argument.startswith("-")
-                and base.endswith(_SCRIPT_SUFFIXES)
+                and file_name.endswith(_SCRIPT_SUFFIXES)
                 and "=" not in argument
                 and "@" not in argument
             ):
-                return f"{self.name} {base}"
+                return f"{self.name} {file_name}"
         return self.name
 
 
@@ -85,7 +85,7 @@ def own_account() -> str:
     return account(os.geteuid())
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     """Lines of a file; empty if it may not be read or is gone."""
     try:
         return path.read_text(errors="replace").splitlines()
@@ -93,20 +93,21 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _status(pid: int) -> dict[str, list[str]]:
+def _status_of(pid: int) -> dict[str, list[str]]:
     return {
-        name: rest.split() for name, _, rest in (line.partition(":") for line in _lines(PROC / str(pid) / "status"))
+        name: rest.split()
+        for name, _, rest in (line.partition(":") for line in _read_lines(PROC / str(pid) / "status"))
     }
 
 
 def process(pid: int) -> Process | None:
     """One process; None if it is gone."""
-    status = _status(pid)
+    status = _status_of(pid)
     try:
         arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    name_lines = _lines(PROC / str(pid) / "comm")
+    name_lines = _read_lines(PROC / str(pid) / "comm")
     if not name_lines or not status or status["State"][0] == "Z":
         return None
     # The owner of the /proc directory is not the UID: it is root for a server that dropped its privileges itself.
@@ -121,7 +122,7 @@ def processes() -> Iterator[Process]:
 
 def names() -> dict[int, str]:
     """Names of all processes, by PID."""
-    entries = ((int(entry.name), _lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
+    entries = ((int(entry.name), _read_lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
     return {pid: lines[0] for pid, lines in entries if lines}
 
 
@@ -147,7 +148,7 @@ def socket_inodes(pid: int) -> set[int] | None:
 
 def tcp_rows() -> list[TcpRow]:
     """Read the TCP sockets of both families. IPv4-mapped IPv6 addresses become IPv4, so that both ends of a connection match."""
-    return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _lines(PROC / "net" / name)[1:]]
+    return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _read_lines(PROC / "net" / name)[1:]]
 
 
 def parse_tcp(line: str) -> TcpRow:
@@ -168,7 +169,7 @@ def _address(text: str) -> Address:
 
 def unix_rows() -> list[UnixRow]:
     """Read the Unix sockets with a path, as passed to bind(): it may be relative to the process's working directory."""
-    return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
+    return [row for line in _read_lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
 def parse_unix(line: str) -> UnixRow | None:
@@ -190,19 +191,19 @@ def is_of_this_machine(address: str) -> bool:
 @cache
 def _own_addresses() -> set[str]:
     """Addresses of this machine, from the kernel's tables."""
-    line_pairs = pairwise(_lines(PROC / "net" / "fib_trie"))
+    line_pairs = pairwise(_read_lines(PROC / "net" / "fib_trie"))
     ipv4 = {
         line.split("|-- ")[1].strip()
         for line, next_line in line_pairs
         if "/32 host LOCAL" in next_line and "|-- " in line
     }
-    ipv6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
+    ipv6 = (bytes.fromhex(line.split()[0]) for line in _read_lines(PROC / "net" / "if_inet6"))
     return ipv4 | {str(ipaddress.IPv6Address(packed)) for packed in ipv6}
 
 
 def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
     """IPv4 routes: interface, network, and whether it is reached through a gateway."""
-    for line in _lines(PROC / "net" / "route")[1:]:
+    for line in _read_lines(PROC / "net" / "route")[1:]:
         name, network, gateway, *_, mask = line.split()[:8]
         numbers = [int.from_bytes(bytes.fromhex(field), sys.byteorder) for field in (network, mask)]
         yield name, ipaddress.IPv4Network((numbers[0], bin(numbers[1]).count("1")), strict=False), int(gateway, 16) != 0
@@ -241,7 +242,7 @@ def may_connect(path: str, uid: int, pid: int | None) -> bool | None:
     """Whether an account may connect to a socket, by file modes; None if unknown. ACLs and confinement are not considered."""
     if uid == 0:
         return True
-    groups = _groups(pid, uid)
+    groups = _group_ids(pid, uid)
     try:
         return all(_is_permitted(directory, uid, groups, 0o1) for directory in Path(path).parents) and _is_permitted(
             Path(path), uid, groups, 0o2
@@ -252,13 +253,13 @@ def may_connect(path: str, uid: int, pid: int | None) -> bool | None:
 
 def _is_permitted(path: Path, uid: int, groups: set[int], permission: int) -> bool:
     status = path.stat()
-    shift = 6 if status.st_uid == uid else 3 if status.st_gid in groups else 0
-    return bool(status.st_mode & permission << shift)
+    class_shift = 6 if status.st_uid == uid else 3 if status.st_gid in groups else 0
+    return bool(status.st_mode & permission << class_shift)
 
 
-def _groups(pid: int | None, uid: int) -> set[int]:
+def _group_ids(pid: int | None, uid: int) -> set[int]:
     """Groups of the process, or of its account if the process cannot be read."""
-    status = _status(pid) if pid is not None else {}
+    status = _status_of(pid) if pid is not None else {}
     if status:
         return {int(status["Gid"][1]), *map(int, status["Groups"])}
     try:

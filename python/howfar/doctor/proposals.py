@@ -40,8 +40,8 @@ def _is_same_file(left: str, right: str) -> bool:
 
 
 def config_file_of(server: Server) -> str:
-    """Return the server's configuration file: the one that it reported; else, at the usual port, the first usual file that exists;
-    else a description of the file."""
+    """Return the server's configuration file: the one that it reported, or the first usual file that exists if the server listens at
+    the usual port, or else a description of the file."""
     if server.config_file is not None:
         return server.config_file
     usual_file = (
@@ -64,18 +64,18 @@ def _uses_usual_port(server: Server) -> bool:
 def unique_socket_paths(servers: Sequence[Server], paths_in_use: Iterable[str]) -> list[str]:
     """Choose a unique socket path for each server. `paths_in_use`: paths on which any process listens."""
     servers_by_path: dict[str, set[int]] = {}
-    for i, server in enumerate(servers):
+    for index, server in enumerate(servers):
         for listener in server.sockets:
             if listener.path is not None and listener.state == "works":
-                servers_by_path.setdefault(os.path.realpath(listener.path), set()).add(i)
+                servers_by_path.setdefault(os.path.realpath(listener.path), set()).add(index)
     taken_paths = {os.path.realpath(path) for path in paths_in_use}
     paths = [""] * len(servers)
-    for i in sorted(range(len(servers)), key=lambda i: not _uses_usual_port(servers[i])):
-        paths[i] = next(
+    for index in sorted(range(len(servers)), key=lambda index: not _uses_usual_port(servers[index])):
+        paths[index] = next(
             path
-            for path in _candidate_paths(servers[i])
+            for path in _candidate_paths(servers[index])
             if path not in paths
-            and (os.path.realpath(path) not in taken_paths or servers_by_path.get(os.path.realpath(path)) == {i})
+            and (os.path.realpath(path) not in taken_paths or servers_by_path.get(os.path.realpath(path)) == {index})
         )
     return paths
 
@@ -99,29 +99,29 @@ def recreate_socket(server: Server, path: str) -> tuple[Change, ...]:
     return Change(where=where, lines=lines, restarts=True), *_folder_changes(server, path)
 
 
-def changes_to_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[Change, ...]:
+def changes_to_socket(server: Server, clients: Sequence[Client], new_path: str) -> tuple[Change, ...]:
     """Return all changes that move clients to the server's socket: first those for the socket and the access to it, then those for
-    accounts on the server, then the clients' own lines. `own_path`: path of a new socket."""
-    path, opened = _accessible_socket(server, clients, own_path)
-    return (*opened, *client_socket_changes(server.kind, path, clients))
+    accounts on the server, then the clients' own lines. `new_path`: path for a new socket, if one is needed."""
+    path, access_changes = _accessible_socket(server, clients, new_path)
+    return (*access_changes, *client_socket_changes(server.kind, path, clients))
 
 
-def _accessible_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
+def _accessible_socket(server: Server, clients: Sequence[Client], new_path: str) -> tuple[str, tuple[Change, ...]]:
     """Return the path of a socket that all of `clients` can reach, and the changes that this needs."""
     socket = server.socket()
     if socket is None or socket.path is None:
-        return own_path, _socket_for(server, clients, own_path)
-    kept_out = [client for client in clients if client.may_use_socket is False]
-    if not kept_out:
+        return new_path, _socket_changes_for(server, clients, new_path)
+    barred_clients = [client for client in clients if client.may_use_socket is False]
+    if not barred_clients:
         return socket.path, ()
     file = socket.file
     if file is None or file.mode & 0o002:  # a directory above the socket keeps them out, and should stay closed
-        return own_path, (*_socket_for(server, clients, own_path), _link_old_path(socket.path, own_path))
+        return new_path, (*_socket_changes_for(server, clients, new_path), _link_old_path(socket.path, new_path))
     if file.mode & 0o020 and file.group != "root" and _may_enter(socket.path, file.group):
-        return socket.path, tuple(_group_changes(file.group, other_accounts(server, kept_out)))
-    path = socket.path if _may_enter(socket.path, primary_group_of(server.user)) else own_path
+        return socket.path, tuple(_group_changes(file.group, other_accounts(server, barred_clients)))
+    path = socket.path if _may_enter(socket.path, primary_group_of(server.user)) else new_path
     link_changes = () if path == socket.path else (_link_old_path(socket.path, path),)
-    return path, (*_socket_for(server, clients, path), *link_changes)
+    return path, (*_socket_changes_for(server, clients, path), *link_changes)
 
 
 def _may_enter(path: str, group: str) -> bool:
@@ -139,7 +139,7 @@ def _link_old_path(old: str, new: str) -> Change:
     return Change(where=where, lines=(f"ln -sf {quote(new)} {quote(old)}",), restarts=False)
 
 
-def _socket_for(server: Server, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
+def _socket_changes_for(server: Server, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
     """Return changes for a socket at `path` that all of `clients` can reach: open to all accounts, or to a group that they join."""
     accounts = other_accounts(server, clients)
     mode = 0o700
@@ -243,13 +243,15 @@ def is_movable(forwarder: Client) -> bool:
 def client_socket_changes(kind: Kind, path: str, clients: Sequence[Client]) -> tuple[Change, ...]:
     """Return changes after which the server accepts clients over the socket, clients can see its path, and clients use it."""
     account_lines = SERVICES[kind].account_lines
-    account_changes = (_change(*account_lines, path=path),) if account_lines else ()
+    account_changes = (_make_client_change(*account_lines, path=path),) if account_lines else ()
     forwarders = dict.fromkeys(client.program for client in clients if is_movable(client))
-    rows = tuple(_change(*row, path=path) for program in forwarders for row in _FORWARDER_LINES[program])
+    client_changes = tuple(
+        _make_client_change(*row, path=path) for program in forwarders for row in _FORWARDER_LINES[program]
+    )
     other_clients = [client for client in clients if not is_movable(client)]
     if other_clients or not clients:
-        rows += _client_changes("socket", kind, other_clients, path)
-    return (*account_changes, *_mounts_for(clients, path.rpartition("/")[0]), *rows)
+        client_changes += _client_changes("socket", kind, other_clients, path)
+    return (*account_changes, *_mounts_for(clients, path.rpartition("/")[0]), *client_changes)
 
 
 def _mounts_for(clients: Iterable[Client], folder: str) -> Iterator[Change]:
@@ -281,8 +283,8 @@ def authority_changes(clients: Iterable[Client]) -> tuple[Change, ...]:
     return _client_changes("authority", Kind.MYSQL, known, "") if known else ()
 
 
-def command_option_changes(what: Literal["ssl", "compress"], clients: Iterable[Client]) -> tuple[Change, ...]:
-    """Return changes that add an option to the commands in use; in an option file it would also apply to servers elsewhere."""
+def command_option_changes(option: Literal["ssl", "compress"], clients: Iterable[Client]) -> tuple[Change, ...]:
+    """Return changes that add an option to the commands in use. An option file would also apply to servers on other machines."""
     names = {
         client.program
         for client in clients
@@ -290,8 +292,8 @@ def command_option_changes(what: Literal["ssl", "compress"], clients: Iterable[C
     }
     return tuple(
         Change(
-            where=f"the command of {brand}{_OPTION_CONDITIONS[what]}",
-            lines=(f"{name} {options[what]} …",),
+            where=f"the command of {brand}{_OPTION_CONDITIONS[option]}",
+            lines=(f"{name} {options[option]} …",),
             restarts=False,
         )
         for name in sorted(names)
@@ -302,10 +304,10 @@ def command_option_changes(what: Literal["ssl", "compress"], clients: Iterable[C
 
 def _client_changes(purpose: str, kind: Kind, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
     """Return changes for the languages of the clients, or for all languages if none of them has lines."""
-    table = _CLIENT_LINES[purpose][kind]
-    families = {language_of(client.program) for client in clients}
-    languages = [language for language in table if language in families] or list(table)
-    return tuple(_change(*row, path=path) for language in languages for row in table[language])
+    lines_by_language = _CLIENT_LINES[purpose][kind]
+    languages_in_use = {language_of(client.program) for client in clients}
+    languages = [language for language in lines_by_language if language in languages_in_use] or list(lines_by_language)
+    return tuple(_make_client_change(*row, path=path) for language in languages for row in lines_by_language[language])
 
 
 def fill_in_socket(line: str, path: str) -> str:
@@ -315,5 +317,5 @@ def fill_in_socket(line: str, path: str) -> str:
     return filled.replace("{port}", name.rpartition(".")[2])
 
 
-def _change(where: str, *lines: str, path: str) -> Change:
+def _make_client_change(where: str, *lines: str, path: str) -> Change:
     return Change(where=where, lines=tuple(fill_in_socket(line, path) for line in lines), restarts=False)

@@ -8,8 +8,8 @@ from howfar.analysis.answer import Answer, sentence
 from howfar.doctor import findings, texts
 from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import Client, Examination, Listener, Median, Server, Severity, Unseen, format_time
-from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, LINES, PROBLEMS, TRANSPORTS
-from howfar.findings import Finding, fill, join_clauses
+from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, LINES, PROBLEMS, STEP, STEPS, TRANSPORTS
+from howfar.findings import Finding, capital, fill, join_clauses
 from howfar.report import document as blocks
 from howfar.report.document import (
     AdviceBlock,
@@ -20,6 +20,7 @@ from howfar.report.document import (
     Column,
     Document,
     Heading,
+    PlaceLines,
     Table,
     Text,
     what_to_do,
@@ -37,9 +38,9 @@ _STATE = {
 
 def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
     """What can be avoided at these servers. `unseen`: what could not be seen of the machine itself."""
-    shown = [finding for server in servers for finding in server.findings]
-    changes = [finding for finding in shown if finding.severity is Severity.CHANGE]
-    problems = list(dict.fromkeys(PROBLEMS[finding.check] for finding in changes or shown))
+    all_findings = [finding for server in servers for finding in server.findings]
+    changes = [finding for finding in all_findings if finding.severity is Severity.CHANGE]
+    problems = list(dict.fromkeys(PROBLEMS[finding.check] for finding in changes or all_findings))
     if problems:
         finding_id, count = "avoidable" if changes else "notes", len(problems)
         found = [Finding(id=finding_id, subject=problem, parameters={"count": count}) for problem in problems]
@@ -47,7 +48,7 @@ def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
         hidden = _count_unseen(servers, unseen)
         finding_id = "none-found" if not servers else "nothing-seen" if hidden else "nothing"
         found = [Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})]
-    causes = _largest_savings(changes or shown)
+    causes = _largest_savings(changes or all_findings)
     return Answer(
         question=texts.QUESTION,
         sentence=sentence(found, ANSWERS),
@@ -57,10 +58,10 @@ def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
     )
 
 
-def _largest_savings(shown: Iterable[findings.Finding]) -> tuple[Finding, ...]:
+def _largest_savings(all_findings: Iterable[findings.Finding]) -> tuple[Finding, ...]:
     """The measured savings, the largest of each check, in descending order."""
     savings_ns: dict[tuple[str, str], float] = {}
-    for finding in shown:
+    for finding in all_findings:
         gain = finding.gain
         saving = gain.saves_ns if gain is not None else None
         if gain is not None and gain.per and saving is not None and saving.is_resolved:
@@ -83,13 +84,13 @@ def document(examination: Examination) -> Document:
     parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination, found))]
     if not servers:
         parts.append(Text(fill(texts.WHERE_SEARCHED, programs=", ".join(PROGRAMS))))
+    steps = _sorted_steps(servers)
+    parts += _steps(steps, len(servers) > 1)
     parts.append(_times_table(servers))
     for server in servers:
         parts += _server_blocks(server)
     if examination.unseen:
         parts += [Heading("Not seen on this machine"), Bullets(tuple(_unseen_lines(examination.unseen)))]
-    if examination.to_change:
-        parts += what_to_do([AdviceBlock(texts.ADVICE, "")])
     setting = fill(
         texts.SETTING,
         servers=len(servers),
@@ -102,8 +103,48 @@ def document(examination: Examination) -> Document:
     return Document("howfar doctor", tuple(parts), question=found.question, setting=setting)
 
 
+def _sorted_steps(servers: Sequence[Server]) -> list[tuple[Server, findings.Finding]]:
+    """The findings with lines that remove a cost: the largest measured saving first, those without one last."""
+    changes = [
+        (server, finding) for server in servers for finding in server.findings if finding.severity is Severity.CHANGE
+    ]
+    return sorted(changes, key=lambda change: -_saving_ns(change[1]))
+
+
+def _saving_ns(finding: findings.Finding) -> float:
+    """What a change saves each time; 0 if no saving was measured beyond the noise."""
+    saving = finding.gain.saves_ns if finding.gain is not None else None
+    return saving.value if saving is not None and saving.is_resolved else 0.0
+
+
+def _steps(steps: Sequence[tuple[Server, findings.Finding]], names_server: bool) -> list[Block]:
+    """The steps in order, each with its lines. Empty if nothing is to be changed."""
+    if not steps:
+        return []
+    advice = [_step(finding, server.name if names_server else "") for server, finding in steps]
+    return what_to_do([*advice, AdviceBlock(STEP["again"], "", (texts.AGAIN,))])
+
+
+def _step(finding: findings.Finding, server: str) -> AdviceBlock:
+    gain = finding.gain
+    because = fill(STEP["found"], says=finding.says, check=finding.check)
+    if gain is not None:
+        because = f"{because} {fill(STEP['gain'], gain=gain.says, basis=gain.basis)}"
+    places = (
+        PlaceLines(fill(STEP["place-restart" if change.restarts else "place"], where=change.where), change.lines)
+        for change in finding.changes
+    )
+    if len(finding.changes) > 1:
+        because = f"{because} {texts.CHOICE}"
+    return AdviceBlock(
+        capital(fill(STEP["step"], step=STEPS[finding.check], server=server)),
+        because,
+        places=tuple(places),
+    )
+
+
 def _certainty(examination: Examination, found: Answer) -> str:
-    """How sure the answer is, in one line. Empty: no server was found."""
+    """How sure the answer is, in one line. Empty if no server was found."""
     servers = examination.servers
     if not servers:
         return ""
@@ -151,7 +192,7 @@ def _time_cell(median: Median | None) -> Cell:
 
 
 def _server_blocks(server: Server) -> Iterator[Block]:
-    """The findings of a server with their lines to copy, then its facts."""
+    """The notes about a server with their lines to copy, then its facts. Its changes are the steps."""
     process = [f"pid {server.pid}" if server.pid is not None else "no process seen", server.user or ""]
     is_remote = server.pid is None and server.listeners
     yield Heading(
@@ -160,8 +201,9 @@ def _server_blocks(server: Server) -> Iterator[Block]:
         else f"{server.name} ({', '.join(filter(None, process))})"
     )
     for finding in server.findings:
-        kind = "change" if finding.severity is Severity.CHANGE else "note"
-        yield Text(fill(LINES[kind], says=finding.says, check=finding.check))
+        if finding.severity is Severity.CHANGE:
+            continue
+        yield Text(fill(LINES["note"], says=finding.says, check=finding.check))
         if finding.gain is not None:
             yield Text(fill(LINES["gain"], says=finding.gain.says, basis=finding.gain.basis), quiet=True)
         for change in finding.changes:

@@ -39,7 +39,7 @@ PROBLEMS: Texts = {
 }
 """What each check finds, in at most five words: at least three of them fit an answer."""
 TRANSPORTS: Texts = {"socket": "socket", "tcp": "TCP", "tls": "TLS", "socket-tls": "TLS in a socket"}
-CAUSES: Texts = {"saving": "{subject}: {time} per {per}"}
+CAUSES: Texts = {"saving": "{subject} costs {time} per {per}", "saving, next": "{subject} {time} per {per}"}
 CERTAINTY: Texts = {
     "times": "times are medians of up to {rounds:of round}{intervals:? with 95 % intervals}",
     "logins": "{logins} of {servers:of server} accepted a login",
@@ -55,10 +55,45 @@ SETTING = SEPARATOR.join(
         "{when}",
     )
 )
-ADVICE = "Of the lines below each CHANGE above, apply those for your application, then run `howfar doctor` again."
+STEPS: Texts = {
+    "socket-gone": "restore the server's socket",
+    "authority-bundle": "name one certificate authority for the client",
+    "loopback-tcp": "connect over the socket",
+    "socket-off": "give the server a socket, and connect over it",
+    "socket-out-of-reach": "let the client reach the socket",
+    "forwarder": "let the proxy reach the server over the socket",
+    "connect-churn": "keep connections open",
+    "compressed-local": "turn off compression within this machine",
+    "encrypted-local": "turn off TLS within this machine",
+    "encrypted-socket": "turn off TLS in the socket",
+    "pooler-missing": "put a pooler before the server",
+    "pooler-mode": "let the pooler share sessions",
+    "statement-by-statement": "send several statements at once",
+    "options-ignored": "remove options without effect",
+    "cluster-reads": "let reads wait only where they must",
+    "cluster-turns": "let commits wait for no idle member",
+    "cluster-timeouts": "set timeouts that fit the network",
+    "cluster-flow-control": "let a slow node fall further behind",
+    "cluster-quorum": "let only a majority write",
+    "cluster-text": "send no statement texts between nodes",
+    "cluster-window": "let more messages be under way between nodes",
+    "idle-states": "keep idle CPUs awake",
+}
+"""What to do about each finding."""
+STEP: Texts = {
+    "step": "{step}{server:? at }{server}.",
+    "found": "Found: {says} [{check}].",
+    "gain": "Gain: {gain} ({basis}).",
+    "place": "{where}",
+    "place-restart": "{where}, then restart the server",
+    "again": "To see what is left, run this again:",
+}
+"""A step, why it helps, and where its lines belong."""
+CHOICE = "Of the lines for applications, those for yours are enough."
+"""Where a step has lines for several places."""
+AGAIN = "howfar doctor"
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {
-    "change": "CHANGE: {says}. [{check}]",
     "note": "Note: {says}. [{check}]",
     "gain": "Gain: {says} ({basis})",
     "where": "{where}:",

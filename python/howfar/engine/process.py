@@ -1,4 +1,4 @@
-"""Starts the engine program with a job and reads its typed events. The program next to this package is preferred to PATH.
+"""Starts the engine program with a job and reads its typed events. A program next to this package takes precedence over PATH.
 
 A job's password is sent on stdin only. The engine is always a child process, and ends when this process ends.
 """
@@ -59,7 +59,7 @@ class EngineFailed(EngineError):
 
 @dataclass(frozen=True)
 class Launcher:
-    """Where a process runs: a command prefix (namespace, CPUs) and the descriptors that it needs."""
+    """How to start a process in a given place: a command prefix (namespace, CPUs), and the descriptors that the prefix needs."""
 
     prefix: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
@@ -100,7 +100,7 @@ def own_environment() -> dict[str, str]:
 
 @cache
 def engine_info() -> Info:
-    """The engine's version and contract. Raises EngineError if it is of another version, or was built for debugging."""
+    """The engine's version and contract. Raises EngineError if the engine has another version, or was built for debugging."""
     path = find_engine()
     try:
         answer = subprocess.run(
@@ -109,7 +109,7 @@ def engine_info() -> Info:
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
         if isinstance(error, OSError) and error.errno in _SHORTAGE_ERRNOS:
-            raise  # this process lacks resources; the engine is not at fault
+            raise  # this process lacks memory or descriptors; the engine is not at fault
         raise EngineError(
             f"{path} does not answer `info`: {error}", "Reinstall howfar; in a checkout, run ./setup."
         ) from error
@@ -131,7 +131,7 @@ def check_job(job: LoadJob | TablesJob | PageJob) -> None:
     """Ask the engine whether it accepts a job, without running it. Raises EngineFailed with its refusal, EngineError, UsageError."""
     engine_info()
     try:
-        checked = subprocess.run(
+        result = subprocess.run(
             [find_engine(), "check", job.job],
             input=_encode_line(job),
             capture_output=True,
@@ -142,13 +142,13 @@ def check_job(job: LoadJob | TablesJob | PageJob) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"howfar-engine check did not answer within {error.timeout:g} s", "Try again.") from error
-    if not checked.returncode:
+    if not result.returncode:
         return
     try:
-        raise EngineFailed(Failed.model_validate_json(checked.stdout))
+        raise EngineFailed(Failed.model_validate_json(result.stdout))
     except ValidationError as error:
         raise EngineError(
-            f"howfar-engine check died ({describe_exit_status(checked.returncode)}): {checked.stderr[-_MAX_STDERR_CHARS:].strip()}",
+            f"howfar-engine check died ({describe_exit_status(result.returncode)}): {result.stderr[-_MAX_STDERR_CHARS:].strip()}",
             "Please report this with the command you ran.",
         ) from error
 
@@ -163,12 +163,12 @@ def parse_event(line: str) -> Event:
 
         kind = EVENTS.get(name)
     if kind is None:
-        raise ValueError("it is none of the contract's events")
+        raise ValueError("it is not an event of the contract")
     return cast("Event", kind.model_validate_json(line))
 
 
 def _encode_line(message: Message) -> str:
-    """A message as a line of JSON, with what the locale could not decode in it as UTF-8. Raises UsageError if that is not UTF-8."""
+    """A message as a line of JSON. Bytes that the locale could not decode are sent as UTF-8. Raises UsageError if they are not."""
     try:
         return message.model_dump_json() + "\n"
     except PydanticSerializationError:
@@ -309,7 +309,7 @@ class EngineProcess:
 
 @contextlib.contextmanager
 def bounded(engine: EngineProcess, timeout_s: float) -> Iterator[None]:
-    """Kill an engine that still runs after `timeout_s`. Raises EngineError then."""
+    """Kill the engine if it still runs after `timeout_s`; then raises EngineError."""
     timed_out = threading.Event()
 
     def time_out() -> None:
@@ -330,7 +330,7 @@ def bounded(engine: EngineProcess, timeout_s: float) -> Iterator[None]:
 
 
 def run_probe(job: Message, launcher: Launcher, timeout_s: float | None = None) -> Event:
-    """Run a probe job (rtt, goodput, pingpong) to its result. `timeout_s`: None means that only the engine's own limits apply.
+    """Run a probe job (rtt, goodput, pingpong) to its result. `timeout_s`: if None, only the engine's own limits apply.
     Raises EngineFailed, EngineError."""
     with EngineProcess(job, launcher) as engine, contextlib.ExitStack() as limits:
         if timeout_s is not None:

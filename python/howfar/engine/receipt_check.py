@@ -1,8 +1,8 @@
-"""Differences between the obtained session and the requested one, in words. Any difference makes a trial void. No I/O.
+"""Differences between the obtained session and the requested one, as sentences. Any difference makes a trial void. No I/O.
 
 A property that a receipt cannot show on a transport counts as no difference. A property that was obtained but not requested is a
-difference. Encryption is judged by the client's side. The server may report the encryption of a pooler's or proxy's connection
-instead; then there is a note.
+difference. Encryption is judged by the client's side. If the server reports other encryption, which is then that of a pooler's
+or proxy's connection, a note says so.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from howfar.contract.messages import (
-    FastCgi,
     KeyValue,
     LoadJob,
-    PageJob,
-    Ready,
     Receipt,
+    Service,
     TablesJob,
     Target,
     Tls,
     UnixTarget,
 )
-from howfar.contract.services import services_of
 
 _OPENSSL_NAMES: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -35,36 +32,29 @@ _OPENSSL_NAMES: Final = {
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Differences between receipt and request. `must_resume`: whether per-transaction connections that may resume TLS must do so."""
+    """Differences between receipt and request. `must_resume`: whether connections per transaction must resume TLS if the job
+    permits it."""
     differences = (
-        *_transport_differences(job.target, receipt),
+        *transport_mismatches(job.target, receipt),
         *_tls_differences(job.session.tls, receipt),
         *_compression_differences(job, receipt),
     )
     return (*differences, *_resumption_differences(job, receipt)) if must_resume else differences
 
 
-def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
-    """Differences for each service of a page's script, with its name; or for the application's socket."""
-    if isinstance(job.application, FastCgi):
-        return _transport_differences(job.application.target, ready.receipt)
-    differences: list[str] = []
-    for name, service in services_of(job.application).items():
-        receipt = ready.services.get(name)
-        if receipt is None:
-            differences.append(f"{name} has no receipt")
-            continue
-        note = None if name in ("redis", "memcached") else _encryption_end_note(receipt)
-        service_differences = (
-            *_transport_differences(service.target, receipt),
-            *_tls_differences(service.tls, receipt),
-            *_unrequested_compression(receipt),
-        )
-        differences.extend(f"{name}: {sentence}" for sentence in (*service_differences, *([note] if note else [])))
-    return tuple(differences)
+def service_mismatches(service: Service, receipt: Receipt, is_sql: bool) -> tuple[str, ...]:
+    """Differences between a service's receipt and the request, where a job uses several services."""
+    note = _encryption_end_note(receipt) if is_sql else None
+    return (
+        *transport_mismatches(service.target, receipt),
+        *_tls_differences(service.tls, receipt),
+        *_unrequested_compression(receipt),
+        *([note] if note else []),
+    )
 
 
-def _transport_differences(target: Target, receipt: Receipt) -> tuple[str, ...]:
+def transport_mismatches(target: Target, receipt: Receipt) -> tuple[str, ...]:
+    """Differences between the target and the kind of connection that was obtained."""
     if isinstance(target, UnixTarget):
         if receipt.address_family != "unix":
             return (f"a Unix socket was requested, but {receipt.address_family} was obtained",)
@@ -78,8 +68,8 @@ def _transport_differences(target: Target, receipt: Receipt) -> tuple[str, ...]:
 
 
 def _tls_differences(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
-    """Differences in the encryption that the client negotiated. What the server reports may be another connection's
-    (`encryption_note`)."""
+    """Differences in the encryption that the client negotiated. What the server reports may apply to a proxy's
+    connection (`encryption_note`)."""
     version, cipher = receipt.tls_client_version, receipt.tls_client_cipher
     if requested is None:
         return () if version is None else (f"no TLS was requested, but {version} was obtained",)
@@ -96,19 +86,19 @@ def _tls_differences(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]
 
 
 def encryption_note(job: LoadJob | TablesJob, receipt: Receipt) -> str | None:
-    """A sentence on the encryption at both ends, if the client's ends before the server; otherwise None. Key-value stores do not
-    report theirs."""
+    """A sentence on the encryption at both ends, if the client's encryption ends before the server; otherwise None. Key-value stores
+    do not report their encryption."""
     return None if isinstance(job.workload, KeyValue) else _encryption_end_note(receipt)
 
 
 def _encryption_end_note(receipt: Receipt) -> str | None:
     """A sentence if server and client report different encryption: then a pooler or a provider's proxy is in between."""
-    ours = (receipt.tls_client_version, receipt.tls_client_cipher)
-    theirs = (receipt.tls_version, receipt.tls_cipher)
-    if ours == theirs:
+    client_side = (receipt.tls_client_version, receipt.tls_client_cipher)
+    server_side = (receipt.tls_version, receipt.tls_cipher)
+    if client_side == server_side:
         return None
     client_text, server_text = (
-        f"{version} with {cipher}" if version else "no TLS" for version, cipher in (ours, theirs)
+        f"{version} with {cipher}" if version else "no TLS" for version, cipher in (client_side, server_side)
     )
     return (
         f"the session has {client_text} on this side, and the server reports {server_text}: a program in between ends the encryption, "

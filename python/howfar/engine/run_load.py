@@ -22,7 +22,11 @@ from howfar.engine.process import EngineProcess, Launcher, bounded
 from howfar.errors import EngineError
 
 _TIMEOUT_S = 30.0
-"""Extra time beyond the maximum that a job's own limits allow."""
+"""Time in addition to the maximum that a job's own limits allow."""
+
+
+MeasuredJob = LoadJob | PageJob
+"""A job with a measured window of a load."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +39,21 @@ class LoadOutcome:
     finished: Finished
 
 
-def _connect_phases(job: LoadJob | PageJob) -> int:
+def _connect_phases(job: MeasuredJob) -> int:
     """How many times in a row the engine may wait for `connect_timeout_ns` before it measures."""
     if isinstance(job, LoadJob):
         return 1
-    # Each of a script's services is opened twice for its receipt; then a worker opens them one after the other.
+    # Each service of a page script is opened twice for its receipt; then a worker opens one after the other.
     return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 
-def max_duration_s(job: LoadJob | PageJob) -> float:
-    """Maximum duration of a job. The engine bounds each of its phases; this limit is for an engine whose own limits fail."""
+def max_duration_s(job: MeasuredJob) -> float:
+    """Maximum duration of a job. The engine bounds each of its phases; this limit ends an engine whose own limits fail."""
     phases_ns = _connect_phases(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _TIMEOUT_S
 
 
-def run_load(
-    job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None
-) -> LoadOutcome:
+def run_load(job: MeasuredJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> LoadOutcome:
     """Run a load job, or load by pages, to its end. Raises EngineFailed, EngineError."""
     ready: Ready | None = None
     measuring: Measuring | None = None

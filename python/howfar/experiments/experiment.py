@@ -18,6 +18,8 @@ class Experiment(Analysis, ABC):
     """An experiment: one kind of question. The measurements of a run decide which question it answers, never the name of its plan."""
 
     name: ClassVar[str]
+    is_about_ratios: ClassVar[bool] = True
+    """Whether the answer compares throughputs, so that a wide interval of a ratio makes it poor."""
 
     def applies(self, summary: Summary) -> bool:
         """Whether this experiment found something and so can write the report. The first such experiment in the registry writes it."""

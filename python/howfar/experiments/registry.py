@@ -1,43 +1,27 @@
-"""All experiments, one line each. The first that applies to a run writes its report; the last applies to every run."""
+"""All experiments. The first that applies to a run writes its report; the last applies to every run."""
 
 from __future__ import annotations
 
 from howfar.analysis.summary import Summary, build_summary
-from howfar.experiments.bandwidth.report import BandwidthExperiment
-from howfar.experiments.cluster.report import ClusterExperiment
-from howfar.experiments.compression.report import CompressionExperiment
-from howfar.experiments.crash.report import Crash
-from howfar.experiments.encryption.report import EncryptionExperiment
 from howfar.experiments.experiment import Experiment
-from howfar.experiments.fallback.report import Fallback
-from howfar.experiments.hops.report import Hops
-from howfar.experiments.latency.report import LatencyExperiment
-from howfar.experiments.page.report import Pages
 from howfar.experiments.paths.report import Paths
-from howfar.experiments.replication.report import ReplicationExperiment
 from howfar.report import html, terminal
+from howfar.report.certainty import with_doubt
 from howfar.report.document import Document
 from howfar.report.text import as_csv, as_json, as_markdown, json_schema
+from howfar.slices import collect
 from howfar.store.records import Run
 
 EXPERIMENTS: list[Experiment] = [
-    ClusterExperiment(),
-    ReplicationExperiment(),
-    Crash(),
-    Fallback(),
-    Pages(),
-    Hops(),
-    LatencyExperiment(),
-    CompressionExperiment(),
-    EncryptionExperiment(),
-    BandwidthExperiment(),
+    *collect("experiments", "EXPERIMENTS", Experiment),  # type: ignore[type-abstract]
     Paths(),
 ]
 
 
 def summarise(run: Run) -> Summary:
     """The complete analysis of a run, computed without I/O."""
-    return build_summary(run, EXPERIMENTS)
+    summary = build_summary(run, EXPERIMENTS)
+    return with_doubt(summary, experiment_of(summary).is_about_ratios)
 
 
 def experiment_of(summary: Summary) -> Experiment:

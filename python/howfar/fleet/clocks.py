@@ -36,9 +36,9 @@ class Clocks:
     """The offsets of one host's clocks."""
 
     monotonic: Offset
-    """Used to schedule a common start: unlike the wall clock, it is never set."""
+    """The offset of the monotonic clock, by which a common start is scheduled: unlike the wall clock, it is never set."""
     unix: Offset
-    """The wall clock, for logs."""
+    """The offset of the wall clock, for logs."""
 
 
 def choose_best_offset(pings: list[tuple[int, int, int]]) -> Offset:
@@ -100,5 +100,5 @@ def read_clocks(
                 monotonic.append((sent_ns, remote_ns, received_ns))
                 unix.append((sent_unix_ns, remote_unix_ns, received_unix_ns))
     except OSError as error:
-        raise LabError(f"the clock at {address} port {port} cannot be asked: {error}", "Is that port open?") from error
+        raise LabError(f"the clock at {address} port {port} cannot be read: {error}", "Is that port open?") from error
     return Clocks(choose_best_offset(monotonic), choose_best_offset(unix))

@@ -85,7 +85,7 @@ class FileCluster:
         return GuardSettings(file=self.file, address=self.address)
 
     def is_up(self) -> bool:
-        """Whether it is up; also True while a command joins its hosts."""
+        """Whether the cluster is up; also True while a command joins its hosts."""
         try:
             descriptor = os.open(self.directory / "lock", os.O_RDONLY)
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class FileCluster:
         return f"Finished trials are in the run file; `howfar resume {run}` continues it."
 
     def check_usable(self) -> None:
-        """Check a cluster that is up. Raises UsageError."""
+        """Check that all hosts of the cluster have been joined, and that its file has not changed since. Raises UsageError."""
         if self.is_coming_up():
             raise _joining_error(self)
         try:
@@ -159,14 +159,14 @@ def _find_own_address(file: HostsFile) -> str:
     local = next((host.address for host in file.hosts.values() if host.is_local), None)
     if file.address or local:
         return file.address or str(local)
-    first = next(iter(file.hosts.values())).address
+    first_host_address = next(iter(file.hosts.values())).address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((first, 9))
+            probe.connect((first_host_address, 9))
         except OSError as error:
             raise UsageError(
-                f"there is no way from here to {first}: {error.strerror}",
-                'Is the address right? Else give this machine\'s own: address = "…" at the top of the file.',
+                f"there is no route from this machine to {first_host_address}: {error.strerror}",
+                'Is the address right? If it is, give the address of this machine: address = "…" at the top of the file.',
             ) from error
         address: str = probe.getsockname()[0]
         return address
@@ -278,9 +278,10 @@ def _await_started(cluster: FileCluster, guard: subprocess.Popen[bytes]) -> None
         if state and all(host.state == "started" for host in state.values()):
             return
         if time.monotonic() > deadline:
-            late = [name for name, host in state.items() if host.state == "joining"]
+            late_hosts = [name for name, host in state.items() if host.state == "joining"]
             raise LabError(
-                f"{', '.join(late) or 'the head'} did not start within {_UP_TIMEOUT_S:.0f} s", "Are they overloaded?"
+                f"{', '.join(late_hosts) or 'the head'} did not start within {_UP_TIMEOUT_S:.0f} s",
+                "Are they overloaded?",
             )
         time.sleep(_POLL_INTERVAL_S)
 
@@ -321,7 +322,7 @@ def _end_guard(cluster: FileCluster, pid: int) -> None:
 
 @contextmanager
 def keep_up(cluster: FileCluster) -> Iterator[None]:
-    """Keep the cluster up during the block; stop it afterwards if it was down. Raises UsageError, LabError, MissingError."""
+    """Keep the cluster up during the block; afterwards, stop it if it was down before. Raises UsageError, LabError, MissingError."""
     if cluster.is_up():
         yield
         return
@@ -373,8 +374,8 @@ def enter(cluster: FileCluster) -> int:
 def _command_inside(cluster: FileCluster) -> list[str]:
     """Return the command line that runs this command again in the namespaces of Ray's head. Raises LabError."""
     try:
-        (unshare,) = children_of(cluster.guard_pid())
-        (first,) = children_of(unshare)
+        (unshare_pid,) = children_of(cluster.guard_pid())
+        (init_pid,) = children_of(unshare_pid)
     except (OSError, ValueError) as error:
         raise LabError("the cluster went down", "`howfar hosts up` starts it again.") from error
     namespaces = ["--mount", "--pid"]
@@ -382,12 +383,12 @@ def _command_inside(cluster: FileCluster) -> list[str]:
         namespaces += ["--user", "--preserve-credentials"]
     # The preloaded library exists only in the sandbox, so nsenter itself could not load it.
     variables = [f"{name}={value}" for name, value in preload_variables(cluster.address).items()]
-    where = ["env", "-C", str(Path.cwd()), *variables]
-    return ["nsenter", f"--target={first}", *namespaces, "--", *where, sys.executable, *sys.orig_argv[1:]]
+    env_command = ["env", "-C", str(Path.cwd()), *variables]
+    return ["nsenter", f"--target={init_pid}", *namespaces, "--", *env_command, sys.executable, *sys.orig_argv[1:]]
 
 
 def _went_down(cluster: FileCluster) -> bool:
-    """Whether the cluster has ended, which explains the end of a command in it; waits a moment for the guard."""
+    """Whether the cluster has ended, which explains why a command in it ended. Waits a moment for the guard to end too."""
     deadline = time.monotonic() + _GUARD_EXIT_GRACE_S
     while cluster.is_up():
         if time.monotonic() > deadline:

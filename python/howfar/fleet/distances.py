@@ -63,7 +63,7 @@ def read_interface(address: str) -> Interface:
     interface.ethtool = shutil.which("ethtool") is not None
     offloads = _json_of(["ethtool", "--json", "-k", name])
     if offloads:
-        interface.offloads = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
+        interface.offloads = {offload: bool(offloads[0].get(offload, {}).get("active")) for offload in _OFFLOADS}
     return interface
 
 
@@ -107,8 +107,8 @@ def read_cloud_location() -> dict[str, str]:
 
 def locate_host(host: RemoteHost) -> dict[str, str]:
     """Return a host's location: from the hosts file, else from the host's own cloud metadata. Addresses are not interpreted."""
-    configured = {name: value for name in ("zone", "rack") if (value := getattr(host.spec, name)) is not None}
-    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(read_cloud_location), **configured}
+    from_file = {name: value for name in ("zone", "rack") if (value := getattr(host.spec, name)) is not None}
+    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(read_cloud_location), **from_file}
 
 
 def _read_output(command: Sequence[str]) -> str:
@@ -141,22 +141,24 @@ class HostDistance:
     rtt: RttResult
     """RTT at rest, with idle CPUs allowed to sleep as usual."""
     awake: RttResult | None
-    """RTT with all CPUs of both hosts kept awake: the time of the network alone. None if they cannot be kept awake."""
+    """RTT with all CPUs of both hosts kept awake: the time of the network alone. None if the CPUs cannot be kept awake."""
     goodput: Mapping[str, GoodputResult]
     """By direction; `to_server` is the direction to the target."""
     mtu: int | None
-    """Path MTU. None: not reported by the kernel."""
+    """Path MTU; None if the kernel did not report it."""
 
     def facts(self) -> LinkReceipt:
-        """The distance for a run file and for other programs."""
-        to_target, back = self.goodput["to_server"], self.goodput["to_client"]
+        """Return the measurements as a receipt, for the run file and for JSON."""
+        to_target, to_source = self.goodput["to_server"], self.goodput["to_client"]
         return LinkReceipt(
             from_host=self.source,
             to_host=self.target,
             rtt_ns=_rtt_facts(self.rtt),
             rtt_awake_ns=None if self.awake is None else _rtt_facts(self.awake),
-            goodput_bps=ByDirection(to_server=round(to_target.bits_per_second), to_client=round(back.bits_per_second)),
-            retransmits=ByDirection(to_server=to_target.retransmits, to_client=back.retransmits),
+            goodput_bps=ByDirection(
+                to_server=round(to_target.bits_per_second), to_client=round(to_source.bits_per_second)
+            ),
+            retransmits=ByDirection(to_server=to_target.retransmits, to_client=to_source.retransmits),
             path_mtu=self.mtu,
             mss=to_target.mss,
             congestion_control=to_target.congestion_control,
@@ -173,28 +175,29 @@ def real_link_receipt(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
 
 
 def find_rtt_violations(real: LinkReceipt) -> tuple[str, ...]:
-    """Return why the trial is void: the RTT of any client's link has changed by more than that of an emulated link may."""
+    """Return the violations that void a trial: links whose RTT has changed since before the run by more than is allowed for an
+    emulated link."""
     return tuple(violation for link in (real, *(real.others or ())) for violation in _rtt_change(link))
 
 
-def _rtt_change(real: LinkReceipt) -> tuple[str, ...]:
-    now_ns, before_ns = real.rest_rtt_ns, real.expected_rtt_ns
+def _rtt_change(link: LinkReceipt) -> tuple[str, ...]:
+    now_ns, before_ns = link.rest_rtt_ns, link.expected_rtt_ns
     assert now_ns is not None and before_ns is not None, "a real link is measured before the run and before the load"
     if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
         return ()
-    ends = f"from host {real.from_host} to host {real.to_host}"
+    ends = f"from host {link.from_host} to host {link.to_host}"
     return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
-def check_similar_rtts(links: Sequence[LinkReceipt], what: str = "clients") -> None:
+def check_similar_rtts(links: Sequence[LinkReceipt], role_plural: str = "clients") -> None:
     """Check that all clients, or replicas, have about the same RTT to the server as the first; otherwise their combined results would
     belong to no single RTT. Raises PlanError."""
     first_ns = links[0].real_rtt_ns
     if any(abs(link.real_rtt_ns - first_ns) > rtt_void_ns(first_ns) for link in links):
         rtts = ", ".join(f"{format_duration_ns(link.real_rtt_ns)} from {link.from_host}" for link in links)
         raise PlanError(
-            f"the {what} are not equally far from the server, and the results would be of no one RTT: {rtts}",
-            f"Name {what} whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
+            f"the {role_plural} have different RTTs to the server, so the results would belong to no single RTT: {rtts}",
+            f"Name {role_plural} whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
         )
 
 
@@ -231,8 +234,8 @@ def _rtt_facts(result: RttResult) -> QuantilesNs:
 
 
 def measure_link(link: HostLink, goodput_s: int | None = None) -> HostDistance:
-    """Measure the distance between two hosts over an open link. `goodput_s`: seconds of bulk transfer in each direction; None: as for
-    a run. Raises LabError, EngineError."""
+    """Measure the distance between two hosts over an open link. `goodput_s`: seconds of bulk transfer in each direction; None for
+    the duration before a run. Raises LabError, EngineError."""
     source, target = link.source, link.target
     rtt = link.ping()
     goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}

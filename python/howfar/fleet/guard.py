@@ -28,7 +28,7 @@ from howfar.lab import sandbox
 
 _REJOIN_DELAY_S = 2.0
 _JOIN_TIMEOUT_S = 900.0
-"""A host that has not joined for this long is given up."""
+"""After this time without a successful join, the guard no longer tries to join a host."""
 _SIGTERM_COUNT = 5
 """Number of SIGTERMs, a second apart, before SIGKILL."""
 
@@ -50,16 +50,17 @@ class State:
         self.put()
 
     def put(self, name: str | None = None, state: HostState | None = None) -> None:
+        """Set the state of a host, if one is given, and write the file."""
         with self._lock:
             if name is not None and state is not None:
                 self._state[name] = state
-            new = self._file.with_suffix(".new")
-            new.write_bytes(HOST_STATES.dump_json(self._state, exclude_none=True))
-            new.replace(self._file)
+            new_file = self._file.with_suffix(".new")
+            new_file.write_bytes(HOST_STATES.dump_json(self._state, exclude_none=True))
+            new_file.replace(self._file)
 
 
 class _HostKeeper:
-    """Joins one host, and joins it again whenever it is lost."""
+    """Joins a host, and joins it again whenever it is lost."""
 
     def __init__(self, name: str, host: HostSpec, settings: GuardSettings, token: str, state: State) -> None:
         self._name, self._host, self._state = name, host, state
@@ -81,10 +82,10 @@ class _HostKeeper:
                 process.stdin.flush()
 
     def _keep_joined(self) -> None:
-        joined_at_s = time.monotonic()
-        while time.monotonic() - joined_at_s < _JOIN_TIMEOUT_S:
+        last_joined_s = time.monotonic()
+        while time.monotonic() - last_joined_s < _JOIN_TIMEOUT_S:
             if self._join_once():
-                joined_at_s = time.monotonic()
+                last_joined_s = time.monotonic()
             time.sleep(_REJOIN_DELAY_S)  # time for a host that restarts
 
     def _join_once(self) -> bool:
@@ -161,8 +162,8 @@ def _follow_lifeline(lifeline: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if os.read(lifeline, 1):
         return
-    for number in (*[signal.SIGTERM] * _SIGTERM_COUNT, signal.SIGKILL):
-        os.kill(os.getpid(), number)
+    for signal_number in (*[signal.SIGTERM] * _SIGTERM_COUNT, signal.SIGKILL):
+        os.kill(os.getpid(), signal_number)
         time.sleep(1.0)
 
 

@@ -58,7 +58,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
-            raise ValueError(f"{text!r} is no list of CPUs such as 0-3,8")
+            raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")
         cpus += range(int(low), int(high or low) + 1)
     if not cpus:
         raise ValueError(f"{text!r} names no CPU")
@@ -78,7 +78,7 @@ class HostSpec(BaseModel):
     python: str | None = None
     """Python of an environment with `howfar[hosts]`; None if howfar makes an environment on that host."""
     zone: str | None = None
-    """Its location, for `howfar hosts show` and reports; None for the zone that the host's cloud reports."""
+    """The host's zone, for `howfar hosts show` and reports; None for the zone that the host's cloud reports."""
     rack: str | None = None
 
     @property
@@ -92,7 +92,8 @@ class HostsFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     hosts: dict[str, HostSpec] = Field(min_length=1)
     address: Annotated[str, AfterValidator(_address)] | None = None
-    """Address by which the hosts reach this machine; None for the local host's, or else that of the route to the first host."""
+    """Address by which the hosts reach this machine. None for the address of the local host in the file, or, without one, of the
+    interface that leads to the first host."""
     first_port: int = Field(FIRST_PORT, ge=1024, le=65535 - PORTS)
 
     def with_role(self, role: Role) -> tuple[str, ...]:
@@ -138,7 +139,8 @@ def _check(file: HostsFile, name: str) -> None:
     for host in file.hosts:
         if not _NAME.fullmatch(host):
             raise UsageError(
-                f"{name}: {host!r} is no name for a host", "Use small letters, digits and -, a letter first."
+                f"{name}: {host!r} is no name for a host",
+                "Use lower-case letters, digits and -, beginning with a letter.",
             )
     by_address: dict[str, str] = {}
     for host, spec in file.hosts.items():
@@ -156,5 +158,5 @@ def _check(file: HostsFile, name: str) -> None:
     if local_hosts and file.address not in (None, file.hosts[local_hosts[0]].address):
         raise UsageError(
             f"{name}: this machine has the address {file.address} and, as host {local_hosts[0]}, {file.hosts[local_hosts[0]].address}",
-            "Leave the first one out.",
+            "Leave out `address` at the top of the file.",
         )

@@ -36,7 +36,6 @@ from howfar.contract.messages import (
     Lookups,
     Measuring,
     Observed,
-    PageJob,
     Ready,
     SequenceValues,
     Sysbench,
@@ -47,7 +46,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import HostReport
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, bounded
-from howfar.engine.run_load import LoadOutcome, max_duration_s
+from howfar.engine.run_load import LoadOutcome, MeasuredJob, max_duration_s
 from howfar.errors import EngineError, LabError, PlanError
 from howfar.fleet.clocks import Clocks
 from howfar.stats.hdr import encode
@@ -56,7 +55,7 @@ from howfar.stats.histograms import merge, merge_data, value_at
 if TYPE_CHECKING:  # Ray, which dividing and merging do not need
     from howfar.fleet.remote import RemoteHost, RemoteLauncher
 
-_M = TypeVar("_M", bound=Message)
+_MessageType = TypeVar("_MessageType", bound=Message)
 _START_LEAD_NS = 30_000_000
 """Time from now to the start, in addition to the delay to the farthest host; in this time the driver sends a line to each host."""
 _MAX_LATENESS_SHARE = 0.01
@@ -95,7 +94,7 @@ class _ClientEvents:
     finished: list[Finished] = field(default_factory=list)
 
 
-def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+def measure(job: MeasuredJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
     """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
     assert isinstance(launcher, LoadHosts), "the launcher of an environment of hosts is a LoadHosts"
     clients = (launcher.launcher, *launcher.other_clients)
@@ -113,9 +112,11 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
             usage = UsageJob(observe=observe, warmup_ns=job.warmup_ns, measure_ns=job.measure_ns)
             meters[name] = stack.enter_context(EngineProcess(usage, usage_launcher))
             stack.enter_context(bounded(meters[name], max_duration_s(job)))
-        hosts = {client.host.name: (client.host, engine) for client, engine in zip(clients, engines, strict=True)}
-        hosts |= {name: (launcher.observed_by_host[name][0].host, meter) for name, meter in meters.items()}
-        _start_together(hosts, launcher, job)
+        engines_by_host = {
+            client.host.name: (client.host, engine) for client, engine in zip(clients, engines, strict=True)
+        }
+        engines_by_host |= {name: (launcher.observed_by_host[name][0].host, meter) for name, meter in meters.items()}
+        _start_together(engines_by_host, launcher, job)
         names = [client.host.name for client in clients]
         pending_readers = [
             pool.submit(_read_events, *arguments, lambda _: None)
@@ -124,17 +125,17 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
         _read_events(names[0], engines[0], client_events[0], on_event)
         for reader in pending_readers:
             reader.result()
-        used = [use for meter in meters.values() for use in _read_usage(meter)]
+        observed_cpu = [use for meter in meters.values() for use in _read_usage(meter)]
     if not all(events.finished and events.measuring for events in client_events):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
     for client, events in zip(clients, client_events, strict=True):
         reports, name = launcher.host_reports, client.host.name
         reports[name] = reports[name].updated(_client_summary(events.finished[0]))
     finished = merge_results([events.finished[0] for events in client_events])
-    finished = finished.model_copy(update={"cpu": (*finished.cpu, *used)})
+    finished = finished.model_copy(update={"cpu": (*finished.cpu, *observed_cpu)})
     on_event(finished)
-    warmup = sum(events.measuring[0].warmup_transactions for events in client_events)
-    measuring = client_events[0].measuring[0].model_copy(update={"warmup_transactions": warmup})
+    warmup_transactions = sum(events.measuring[0].warmup_transactions for events in client_events)
+    measuring = client_events[0].measuring[0].model_copy(update={"warmup_transactions": warmup_transactions})
     return LoadOutcome(
         client_events[0].ready, measuring, merge_intervals([events.intervals for events in client_events]), finished
     )
@@ -169,17 +170,18 @@ def _check_same_session(clients: tuple[RemoteLauncher, ...], client_events: list
     """Check that all clients have the same session as the first, which the receipt shows. Raises LabError."""
     first = client_events[0].ready.receipt
     for client, events in zip(clients, client_events, strict=True):
-        for what in ("peer_address", "address_family", "tls_client_version", "compression"):
-            if getattr(events.ready.receipt, what) != getattr(first, what):
+        for field_name in ("peer_address", "address_family", "tls_client_version", "compression"):
+            if getattr(events.ready.receipt, field_name) != getattr(first, field_name):
                 raise LabError(
-                    f"{what} of host {client.host.name} is {getattr(events.ready.receipt, what)}, not {getattr(first, what)}"
+                    f"{field_name} of host {client.host.name} is {getattr(events.ready.receipt, field_name)}, "
+                    f"not {getattr(first, field_name)}"
                 )
 
 
 def _await_ready(engine: EngineProcess) -> Ready:
     event = engine.read()
     if not isinstance(event, Ready):
-        raise EngineError(f"howfar-engine said {event.event} before it was ready", "Please report this.")
+        raise EngineError(f"howfar-engine sent `{event.event}` before `ready`", "Please report this.")
     return event
 
 
@@ -197,63 +199,68 @@ def _client_summary(finished: Finished) -> HostReport:
 
 
 def _start_together(
-    hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: LoadHosts, job: LoadJob | PageJob
+    engines_by_host: Mapping[str, tuple[RemoteHost, EngineProcess]], load_hosts: LoadHosts, job: MeasuredJob
 ) -> None:
-    """Start all engines at the same time. Raises LateStart, EngineError."""
-    with ThreadPoolExecutor(len(hosts)) as pool:
+    """Start the engines, given by host, at the same time. Raises LateStart, EngineError."""
+    with ThreadPoolExecutor(len(engines_by_host)) as pool:
         clocks = dict(
-            zip(hosts, pool.map(lambda host_and_engine: client.clocks(host_and_engine[0]), hosts.values()), strict=True)
+            zip(
+                engines_by_host,
+                pool.map(lambda host_and_engine: load_hosts.clocks(host_and_engine[0]), engines_by_host.values()),
+                strict=True,
+            )
         )
-        farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
-        at_ns = time.monotonic_ns() + _START_LEAD_NS + 4 * farthest_ns
+        max_bound_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
+        at_ns = time.monotonic_ns() + _START_LEAD_NS + 4 * max_bound_ns
 
         def start(name: str) -> Begun:
-            engine = hosts[name][1]
+            engine = engines_by_host[name][1]
             engine.send(Begin(at_ns=at_ns + clocks[name].monotonic.offset_ns))
             begun = engine.read()
             if not isinstance(begun, Begun):
-                raise EngineError(f"howfar-engine said {begun.event} before it began", "Please report this.")
+                raise EngineError(f"howfar-engine sent `{begun.event}` before `begun`", "Please report this.")
             return begun
 
-        begun = dict(zip(hosts, pool.map(start, hosts), strict=True))
+        begun = dict(zip(engines_by_host, pool.map(start, engines_by_host), strict=True))
     for name, engine_start in begun.items():
         clock = clocks[name].monotonic
-        client.host_reports[name] = HostReport(
+        load_hosts.host_reports[name] = HostReport(
             clock_offset_ns=clock.offset_ns, clock_bound_ns=clock.bound_ns, late_ns=engine_start.late_ns
         )
         if engine_start.late_ns > min(_MAX_LATENESS_SHARE * job.measure_ns, job.warmup_ns):
             raise LateStart(
-                f"host {name} began {engine_start.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"
+                f"host {name} began {engine_start.late_ns / 1e6:.1f} ms late",
+                "Is that host, or the network to it, overloaded?",
             )
 
 
 def _read_usage(meter: EngineProcess) -> tuple[CpuUse, ...]:
     event = meter.read()
     if not isinstance(event, Used):
-        raise EngineError(f"howfar-engine usage said {event.event}", "Please report this.")
+        raise EngineError(f"howfar-engine usage sent `{event.event}`, not `used`", "Please report this.")
     return tuple(event.cpu)
 
 
 # ---------------------------------------------------------------- the job, divided
 
 
-def divide_job(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
+def divide_job(job: MeasuredJob, clients: int) -> list[MeasuredJob]:
     """Divide connections and rate among clients. Raises PlanError."""
     if clients == 1:
         return [job]
-    if isinstance(job, PageJob) or job.connections < clients or job.acknowledged is not None:
+    if not isinstance(job, LoadJob) or job.connections < clients or job.acknowledged is not None:
         raise PlanError(
             f"this load cannot be divided over {clients} clients",
-            "It must be of statements, with a connection (--threads) for each client at the least.",
+            "Only a load of statements can be, with at least one connection (--threads) for each client.",
         )
     if _needs_one_client(job.workload):
         raise PlanError(
-            f"{job.workload.kind} cannot be divided over {clients} clients: it gives each connection rows of its own, by their number "
-            "on one client",
+            f"{job.workload.kind} cannot be divided over {clients} clients: it assigns rows to connections by their number, which "
+            "would be the same on each client",
             "Leave out --clients, or take another workload.",
         )
     shares = [job.connections // clients + (number < job.connections % clients) for number in range(clients)]
-    jobs: list[LoadJob | PageJob] = []
+    jobs: list[MeasuredJob] = []
     for number, share in enumerate(shares):
         arrivals = job.arrivals
         if arrivals is not None:
@@ -276,7 +283,8 @@ def _needs_one_client(workload: Workload) -> bool:
 
 
 def _interleave_sequences(workload: Workload, number: int, clients: int) -> Workload:
-    """Return the workload of client `number` (from 0), with every n-th value of each sequence, so that no key is used twice."""
+    """Return the workload of client `number` (from 0): of n clients, each takes every n-th value of a sequence, so that no key
+    is used twice."""
     if not isinstance(workload, Custom):
         return workload
     statements = tuple(
@@ -365,8 +373,8 @@ def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _sum_messages(kind: type[_M], messages: Sequence[_M]) -> _M:
-    """Sum messages of a type whose fields are all counts."""
+def _sum_messages(kind: type[_MessageType], messages: Sequence[_MessageType]) -> _MessageType:
+    """Sum messages, field by field; all fields of their type are counts."""
     return kind.model_validate(
         {name: sum(getattr(message, name) for message in messages) for name in kind.model_fields}
     )
@@ -377,11 +385,11 @@ def _merge_fairness(messages: Sequence[Fairness]) -> Fairness:
 
     def pooled(mean: str, deviation: str) -> tuple[float, float]:
         means = [getattr(message, mean) for message in messages]
-        centre = sum(means) / len(means)
-        spread = sum(
-            getattr(message, deviation) ** 2 + (getattr(message, mean) - centre) ** 2 for message in messages
+        pooled_mean = sum(means) / len(means)
+        variance = sum(
+            getattr(message, deviation) ** 2 + (getattr(message, mean) - pooled_mean) ** 2 for message in messages
         ) / len(messages)
-        return centre, sqrt(spread)
+        return pooled_mean, sqrt(variance)
 
     transactions, busy = pooled("transactions_mean", "transactions_stddev"), pooled("busy_mean_ns", "busy_stddev_ns")
     return Fairness(

@@ -1,8 +1,8 @@
 """Runs an agent in its own namespaces, for an actor of a Ray cluster that is not howfar's.
 
 `python -m howfar.fleet.namespace_agent` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files
-are in a tmpfs that only it can see. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that the
-agent started.
+are in a tmpfs that only the agent can see. When the actor ends, for any reason, stdin ends too, and the kernel removes everything
+that the agent started.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from howfar.lab.environment import memory_bytes
 THREADS = 32
 _LENGTH = struct.Struct("!I")
 _Outcome = tuple[str, Any]
+"""What a method of `remote.Agent` returns; see `remote._call_returning_errors`."""
 
 
 class SandboxedAgent:
@@ -86,7 +87,7 @@ class SandboxedAgent:
 
 def _ended_error(code: int) -> _Outcome:
     advice = "Pods and containers need the capability SYS_ADMIN, or user namespaces: see docs/hosts.md."
-    return LabError.__name__, (f"howfar's sandbox there ended with exit code {code}", advice)
+    return LabError.__name__, (f"howfar's sandbox on the host ended with exit code {code}", advice)
 
 
 def _read(stream: IO[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Runs one host's part of a cluster: Ray in its own namespaces, alive as long as heartbeats arrive on stdin.
+"""Runs one host's part of a cluster: Ray in its own namespaces, which run as long as heartbeats arrive on stdin.
 
 `python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts itself again as process 1 of new PID and mount
 namespaces, in which Ray, the agents, servers and engines run; their files are in a tmpfs that only they can see. If stdin ends, or is
@@ -29,10 +29,10 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 HEARTBEAT_TIMEOUT_S = 8.0
-"""After this time without a heartbeat, a host removes everything: nothing is left after 10 s, and a link may be down for 5 s."""
+"""After this time without a heartbeat, a host removes everything: so nothing is left after 10 s, but the link may be down for 5 s."""
 HEARTBEAT_INTERVAL_S = 1.0
 INTERRUPTION_S = 3.0
-"""After this time without a heartbeat, the connection to a host counts as interrupted, and trials at that time are void."""
+"""After this time without a heartbeat, the connection to a host counts as interrupted, and trials during the interruption are void."""
 MEMORY_DIRECTORY = Path("/dev/shm")
 """Directory on which the sandbox of each host mounts its own tmpfs, for Ray's object store and all of howfar's files."""
 TOKEN_FILE = MEMORY_DIRECTORY / "token"
@@ -76,7 +76,7 @@ class NodeSettings(BaseModel):
     token: str
     address: str
     head: str | None
-    """Address of the head that it joins; None if it is the head."""
+    """Address of the head that the host joins; None if the host is the head."""
     first_port: int
     resources: dict[str, float] = {}
 
@@ -112,7 +112,7 @@ def prepare(settings: NodeSettings) -> None:
         directory.mkdir(mode=0o700)
     engine = subprocess.run([find_engine(), "preload"], capture_output=True)
     if engine.returncode != 0:
-        raise LabError("howfar-engine there is of another version than howfar", "Unset HOWFAR_ENGINE there.")
+        raise LabError("howfar-engine on that host has another version than howfar", "Unset HOWFAR_ENGINE there.")
     _PRELOADED_LIBRARY.write_bytes(engine.stdout)
     with os.fdopen(os.open(TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(settings.token)
@@ -182,8 +182,8 @@ def read_interruptions() -> list[int]:
         [int(line) for line in INTERRUPTIONS_FILE.read_text().splitlines()] if INTERRUPTIONS_FILE.exists() else []
     )
     with suppress(OSError, ValueError):  # the machine of Ray's head receives no heartbeats
-        now_ns = time.monotonic_ns() - int(LAST_HEARTBEAT_FILE.read_text())
-        lengths_ns += [now_ns] if now_ns > INTERRUPTION_S * 1e9 else []
+        silence_ns = time.monotonic_ns() - int(LAST_HEARTBEAT_FILE.read_text())
+        lengths_ns += [silence_ns] if silence_ns > INTERRUPTION_S * 1e9 else []
     return lengths_ns
 
 
@@ -207,15 +207,15 @@ def watch(ray: subprocess.Popen[Any]) -> None:
     """Wait until a process ends, and reap orphaned children meanwhile."""
     while True:
         try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            ended_child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             return
-        assert ended is not None
-        if ended.si_pid == ray.pid:
+        assert ended_child is not None
+        if ended_child.si_pid == ray.pid:
             ray.wait()
             return
         with suppress(ChildProcessError):  # the code that started the process has reaped it
-            os.waitpid(ended.si_pid, 0)
+            os.waitpid(ended_child.si_pid, 0)
 
 
 def _read_line(descriptor: int) -> bytes:

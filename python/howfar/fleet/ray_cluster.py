@@ -1,4 +1,4 @@
-"""An existing Ray cluster as a testbed: its nodes are the hosts. Its owner starts and stops it; howfar starts no Ray of its own."""
+"""An existing Ray cluster as a testbed: its nodes are the hosts. The cluster's owner starts and stops Ray; howfar does not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _ROLE_PREFIX = "role:"
 _ADDRESS_NAME = re.compile(r"node(-\d+){4}")
 """Pattern of the name given to a node that shares its host name with others: `node-10-0-0-1`."""
 _RESOURCE_SHARE = 0.001
-"""Amount of the resource `node:ADDRESS`, which each node of a Ray cluster has, that an agent takes so that it runs on that node."""
+"""Amount that an agent takes of the resource `node:ADDRESS`, so that it runs on that node: each node of a Ray cluster has such
+a resource."""
 _RELEASE_TIMEOUT_S = 10.0
 """Time that Ray may need to notice the end of the previous command."""
 _POLL_INTERVAL_S = 0.2
@@ -56,14 +57,14 @@ def parse_cluster_address(url: str) -> ExistingCluster:
     address = url.removeprefix(SCHEME)
     if not _ADDRESS.fullmatch(address):
         raise UsageError(
-            f"{url} is no address of a Ray cluster", "Example: ray://10.0.0.1:6379, its head and GCS port."
+            f"{url} is not the address of a Ray cluster", "Example: ray://10.0.0.1:6379, its head and GCS port."
         )
     return ExistingCluster(address)
 
 
 @contextmanager
 def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
-    """Connect, on a machine of the cluster, and start an agent in a sandbox on each node. Raises LabError."""
+    """Connect to the cluster from one of its machines, and start an agent in a sandbox on each node. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="howfar-ray-") as directory:
         _unpack_package(Path(directory))
         redirect_stderr(Path(directory) / "driver.log")

@@ -41,7 +41,7 @@ _MAX_PINGING_NS = 3_000_000_000
 
 @contextmanager
 def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
-    """Connect to all hosts of the file through their agents. It must be called in the sandbox of Ray's head. Raises LabError."""
+    """Connect to all hosts of the file through their agents; must be called in the sandbox of Ray's head. Raises LabError."""
     redirect_stderr(node.MEMORY_DIRECTORY / "driver.log")
     address = f"{cluster.address}:{cluster.file.first_port}"
     try:
@@ -72,7 +72,7 @@ def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
 
 def redirect_stderr(file: Path) -> None:
     """Redirect descriptor 2, to which Ray's libraries write, to a file; howfar's own messages still reach stderr."""
-    # Ray prints failures of other hosts on stdout; a lost host is named in the reason of a void trial.
+    # Keep Ray from printing failures of other hosts on stdout; the reason of a void trial names a lost host.
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
     # Replace the stream's descriptor, not the stream itself, to which the screen of a run may already refer.
@@ -92,7 +92,7 @@ def await_hosts(cluster: FileCluster, hosts: Mapping[str, RemoteHost], timeout_s
             state = cluster.state()
             reasons = {name: host.why for name, host in state.items()}
             why = "; ".join(f"{name}: {reasons.get(name) or 'it has not joined'}" for name in missing)
-            raise LabError(f"not all hosts are there: {why}", "See docs/hosts.md for the ports that must be open.")
+            raise LabError(f"not all hosts have joined: {why}", "See docs/hosts.md for the ports that must be open.")
         time.sleep(_POLL_INTERVAL_S)
 
 
@@ -146,8 +146,8 @@ class HostLink:
 
     def ping(self, count: int = _PINGS) -> RttResult:
         """Measure round trips of one byte, fewer than `count` if they are long. Raises LabError, EngineError."""
-        first = self._ping(_MIN_PINGS)
-        return self._ping(min(count, max(_MIN_PINGS, _MAX_PINGING_NS // max(first.p50_ns, 1))))
+        first_result = self._ping(_MIN_PINGS)
+        return self._ping(min(count, max(_MIN_PINGS, _MAX_PINGING_NS // max(first_result.p50_ns, 1))))
 
     def _ping(self, count: int) -> RttResult:
         job = RttJob(host=self.target.spec.address, port=self._port, count=count)
@@ -155,12 +155,16 @@ class HostLink:
         assert isinstance(result, RttResult), "an RTT job returns an RttResult"
         return result
 
-    def goodput(self, to: DirectionName, rtt_ns: int, measure_s: int | None = None) -> GoodputResult:
+    def goodput(self, direction: DirectionName, rtt_ns: int, measure_s: int | None = None) -> GoodputResult:
         """Measure goodput in one direction; `to_server` is towards the far end. Raises LabError, EngineError."""
         warmup_ns, measure_ns = goodput_times_ns(rtt_ns)
         measure_ns = measure_ns if measure_s is None else measure_s * 10**9
         job = GoodputJob(
-            host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
+            host=self.target.spec.address,
+            port=self._port,
+            direction=direction,
+            warmup_ns=warmup_ns,
+            measure_ns=measure_ns,
         )
         result = run_probe(job, self._source_launcher, ENGINE_START_TIMEOUT_S + (warmup_ns + measure_ns) / 1e9)
         assert isinstance(result, GoodputResult), "a goodput job returns a GoodputResult"

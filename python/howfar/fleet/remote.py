@@ -31,7 +31,7 @@ from howfar.fleet.hosts_file import HostSpec
 from howfar.fleet.node import clear_preload
 
 ENGINE = "howfar-engine"
-_MAX_LINES = 100_000
+_MAX_QUEUED_LINES = 100_000
 _MAX_STDERR_CHARACTERS = 4000
 
 
@@ -41,8 +41,8 @@ class HeldProcess:
     def __init__(self, command: Sequence[str], prefix: Sequence[str], log: str | None = None) -> None:
         if command[0] == ENGINE:
             command = [str(find_engine()), *command[1:]]
-        with contextlib.ExitStack() as opened:
-            output = subprocess.PIPE if log is None else opened.enter_context(Path(log).open("wb"))
+        with contextlib.ExitStack() as stack:
+            output = subprocess.PIPE if log is None else stack.enter_context(Path(log).open("wb"))
             self._process = subprocess.Popen(
                 [*prefix, *command],
                 env=own_environment(),
@@ -52,7 +52,7 @@ class HeldProcess:
             )
         self.pid = self.facts = self._process.pid
         self._log = log
-        self._lines: queue.Queue[str] = queue.Queue(_MAX_LINES)
+        self._lines: queue.Queue[str] = queue.Queue(_MAX_QUEUED_LINES)
         self._stderr = ""
         self._readers: list[threading.Thread] = []
         if log is None:
@@ -136,8 +136,8 @@ class Agent:
         """Make an object here and keep it; returns its attribute `facts`, or None if it has none."""
 
         def make() -> object:
-            self._held[key] = created = factory(*arguments)
-            return getattr(created, "facts", None)
+            self._held[key] = held_object = factory(*arguments)
+            return getattr(held_object, "facts", None)
 
         return _call_returning_errors(lambda: self._starter.submit(make).result())
 
@@ -163,8 +163,8 @@ class Agent:
 
 
 def _call_returning_errors(function: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function; returns an empty text and its result, or an error's type with its message and advice. Errors are returned, not
-    raised, because an error that Ray raises means that the host is lost."""
+    """Call a function; returns an empty text and the result, or the name of an error's type and its message and advice.
+    Errors are returned, not raised, because an error that Ray raises means that the host is lost."""
     try:
         return "", function()
     except HowfarError as error:
@@ -176,10 +176,10 @@ def _call_returning_errors(function: Callable[[], Any]) -> tuple[str, Any]:
 
 _Result = TypeVar("_Result")
 _Facts = TypeVar("_Facts")
-_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 120.0
 _START_TIMEOUT_S = 60.0
 _READ_TIMEOUT_S = 2.0
-_THREADS = 32
+_AGENT_THREADS = 32
 _object_numbers = itertools.count(1)
 
 
@@ -194,8 +194,8 @@ class RemoteHost:
     name: str
     spec: HostSpec
     actor: type[Any] = Agent
-    pinned: Mapping[str, float] | None = None
-    """Ray resources that only this host has, so that its agent starts there; None: the resource with the host's name."""
+    own_resources: Mapping[str, float] | None = None
+    """Ray resources that only this host has, so that its agent starts there; None for the resource with the host's name."""
     _agent: Any = field(default=None, repr=False)
 
     def join(self) -> None:
@@ -204,10 +204,10 @@ class RemoteHost:
             return
         created = ray.remote(self.actor).options(
             num_cpus=0,
-            resources=dict(self.pinned or {f"host:{self.name}": 1.0}),
+            resources=dict(self.own_resources or {f"host:{self.name}": 1.0}),
             max_restarts=0,
             max_task_retries=0,
-            max_concurrency=_THREADS,
+            max_concurrency=_AGENT_THREADS,
         )
         self.leave()
         self._agent = created.remote()
@@ -224,31 +224,35 @@ class RemoteHost:
             return bool(self.within(_ping, timeout_s=_READ_TIMEOUT_S * 5))
         return False
 
-    def _ask(self, method: str, *arguments: Any, timeout_s: float = _TIMEOUT_S) -> Any:
+    def _ask(self, method: str, *arguments: Any, timeout_s: float = _CALL_TIMEOUT_S) -> Any:
         if self._agent is None:
-            raise HostLost(f"host {self.name} has no agent", "`howfar hosts show` says what is there.")
+            raise HostLost(f"host {self.name} has no agent", "`howfar hosts show` lists the hosts.")
         try:
-            kind, value = ray.get(getattr(self._agent, method).remote(*arguments), timeout=timeout_s)
+            error_name, value = ray.get(getattr(self._agent, method).remote(*arguments), timeout=timeout_s)
         except GetTimeoutError as error:
             raise HostLost(f"host {self.name} did not answer within {timeout_s:.0f} s", "Is it overloaded?") from error
         except RayError as error:
             raise HostLost(
                 f"host {self.name} was lost: {_reason(error)}",
-                "`howfar hosts show` says what is there; `howfar resume` continues the run.",
+                "`howfar hosts show` lists the hosts; `howfar resume` continues the run.",
             ) from error
-        if kind:
-            error_type = HostLost if kind == HostLost.__name__ else getattr(errors, kind, LabError)
+        if error_name:
+            error_type = HostLost if error_name == HostLost.__name__ else getattr(errors, error_name, LabError)
             message, advice = value
             assert issubclass(error_type, HowfarError), "an agent returns howfar's own errors"
             raise error_type(f"host {self.name}: {message}", advice)
         return value
 
-    def within(self, function: Callable[..., _Result], *arguments: Any, timeout_s: float = _TIMEOUT_S) -> _Result:
+    def within(self, function: Callable[..., _Result], *arguments: Any, timeout_s: float = _CALL_TIMEOUT_S) -> _Result:
         """Run a function on the host. Raises howfar's errors that it raises, and HostLost."""
         return cast(_Result, self._ask("run", function, arguments, timeout_s=timeout_s))
 
     def hold(
-        self, factory: Callable[..., object], *arguments: Any, called: str = "object", timeout_s: float = _TIMEOUT_S
+        self,
+        factory: Callable[..., object],
+        *arguments: Any,
+        called: str = "object",
+        timeout_s: float = _CALL_TIMEOUT_S,
     ) -> RemoteObject:
         """Create an object on the host and keep it there. `called`: part of its key."""
         key = f"{called}-{next(_object_numbers)}"
@@ -285,12 +289,12 @@ class RemoteObject:
     key: str
     _facts: object = field(repr=False)
 
-    def facts(self, kind: type[_Facts]) -> _Facts:
+    def facts(self, expected_type: type[_Facts]) -> _Facts:
         """Return the object's attribute `facts`, which must be of this type, as it was when the object was made."""
-        assert isinstance(self._facts, kind), f"{self.key} has other facts"
+        assert isinstance(self._facts, expected_type), f"the facts of {self.key} are of another type"
         return self._facts
 
-    def call(self, method: str, *arguments: Any, starts: bool = False, timeout_s: float = _TIMEOUT_S) -> Any:
+    def call(self, method: str, *arguments: Any, starts: bool = False, timeout_s: float = _CALL_TIMEOUT_S) -> Any:
         return self.host._ask("call", self.key, method, arguments, starts, timeout_s=timeout_s)
 
     def drop(self) -> None:
@@ -338,13 +342,13 @@ class RemoteProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            timeout_s = _TIMEOUT_S if timeout is None else timeout
+            timeout_s = _CALL_TIMEOUT_S if timeout is None else timeout
             try:
                 self.returncode = self.held.call("wait", timeout_s, timeout_s=timeout_s + _READ_TIMEOUT_S * 5)
             except HostLost:
                 self.returncode = -9
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(self.held.key, timeout or _TIMEOUT_S)
+            raise subprocess.TimeoutExpired(self.held.key, timeout or _CALL_TIMEOUT_S)
         return self.returncode
 
     def kill(self) -> None:
@@ -360,6 +364,8 @@ class RemoteProcess:
 
 
 class _Input:
+    """The stdin of a process on a host."""
+
     def __init__(self, held: RemoteObject) -> None:
         self._held = held
 
@@ -380,6 +386,8 @@ class _Input:
 
 
 class _Output:
+    """The stdout of a process on a host."""
+
     def __init__(self, held: RemoteObject) -> None:
         self._held = held
         self._lines: list[str] = []
@@ -395,7 +403,7 @@ class _Output:
 
 
 class _Errors(io.TextIOBase):
-    """The stderr of the process. The first read keeps the text, because it may be read again after the process was dropped."""
+    """The stderr of a process on a host. The first read keeps the text, because it may be read again after the process was dropped."""
 
     def __init__(self, held: RemoteObject) -> None:
         self._held = held

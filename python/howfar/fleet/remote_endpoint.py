@@ -52,10 +52,10 @@ class HostsContext(BasePathContext):
     def certificates(self) -> CertificatePaths:
         """Return the paths of the certificates: the authority's on both hosts, the server's and its key on the server's host."""
         running = cast(RemoteServer, self.running)
-        server_paths, ca = running.certificates(), self.work / "ca.pem"
+        server_paths, ca_path = running.certificates(), self.work / "ca.pem"
         for host in (self.client, self.server):
-            host.within(ca.write_bytes, running.authority())
-        return CertificatePaths(ca, server_paths.certificate, server_paths.key)
+            host.within(ca_path.write_bytes, running.ca_certificate())
+        return CertificatePaths(ca_path, server_paths.certificate, server_paths.key)
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
         return self.server.within(tcp_bytes, Host("server", None), port)

@@ -41,17 +41,20 @@ def can_swap(role_hosts: RoleHosts, file: HostsFile) -> bool:
     )
 
 
-def assign_hosts(file: HostsFile, place: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
-    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and `--place` may call it so. `clients`: as
-    for `with_clients`; the first one is the client unless `client=` names another. Raises UsageError."""
+def assign_hosts(
+    file: HostsFile, place: str | None, is_application: bool = False, clients: str | None = None
+) -> RoleHosts:
+    """Assign hosts to roles by the value of `--place`, such as `client=a,server=b`, which may leave roles open. `is_application`: the
+    client is an application, and `--place` may call it so. `clients`: as for `with_clients`; the first
+    one is the client unless `client=` names another. Raises UsageError."""
     hosts_by_role = parse_role_hosts(place or "")
     if unknown := set(hosts_by_role) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
-    if pages:
+    if is_application:
         hosts_by_role = _with_role_client(hosts_by_role)
     elif "application" in hosts_by_role:
         raise UsageError(
-            "--place names an application, and the plan has no pages",
+            "--place names an application, and the plan has none",
             f"Write client={hosts_by_role['application'][0]}.",
         )
     for role, hosts in hosts_by_role.items():
@@ -91,7 +94,7 @@ def assign_hosts(file: HostsFile, place: str | None, pages: bool = False, client
 
 
 def add_client_role(file: HostsFile) -> HostsFile:
-    """Add the role `client` to every host with the role `application`, for a plan with pages, whose client is an application."""
+    """Add the role `client` to every host with the role `application`, for a plan whose client is an application."""
     additional = {
         name: host.model_copy(update={"roles": ("client", *host.roles)})
         for name, host in file.hosts.items()
@@ -103,7 +106,7 @@ def add_client_role(file: HostsFile) -> HostsFile:
 def _with_role_client(hosts_by_role: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """`hosts_by_role` with the role `application` renamed to `client`. Raises UsageError if both are named."""
     if {"client", "application"} <= set(hosts_by_role):
-        raise UsageError("--place names the client twice", "Of a plan with pages the application is the client.")
+        raise UsageError("--place names the client twice", "Where a plan has an application, it is the client.")
     return {"client" if role == "application" else role: hosts for role, hosts in hosts_by_role.items()}
 
 
@@ -159,17 +162,15 @@ def with_clients(role_hosts: RoleHosts, file: HostsFile, clients: str) -> RoleHo
         if name not in file.hosts:
             raise UsageError(f"--clients: no host is called {name!r}", f"Known: {', '.join(file.hosts)}.")
         if "client" not in file.hosts[name].roles or name in (role_hosts.server, role_hosts.hop):
-            raise UsageError(
-                f"--clients: {name!r} is no host that may be a client beside the server {role_hosts.server}"
-            )
+            raise UsageError(f"--clients: host {name} may not be a client beside the server {role_hosts.server}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--clients {clients!r} names no host, or one twice")
     return replace(role_hosts, client=names[0], other_clients=tuple(names[1:]))
 
 
-def check_shared(client_count: int, paths: Iterable[str], replicas: bool) -> None:
+def check_shared(client_count: int, paths: Iterable[str], has_replicas: bool) -> None:
     """Refuse paths and replicas that only a single client supports. Raises PlanError."""
-    if client_count > 1 and (set(paths) != {"remote"} or replicas):
+    if client_count > 1 and (set(paths) != {"remote"} or has_replicas):
         raise PlanError(
             "several clients share a load over the path remote only, to a server without replicas",
             "Add --path remote; other paths, and plans with replicas, have one client.",

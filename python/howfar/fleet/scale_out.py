@@ -70,7 +70,7 @@ class _RemoteNullServer:
 
 @dataclass(frozen=True)
 class ScaleOutLoad:
-    """One measurement."""
+    """The results of one measurement."""
 
     queries_per_s: float
     p50_ns: int
@@ -82,7 +82,8 @@ class ScaleOutLoad:
     late_ns: int
     """Lateness of the host that started last."""
     control_ns: int
-    """Time taken beyond warm-up and window: to start engines, open connections, read clocks and fetch results."""
+    """Duration of the measurement less warm-up and window: the time to start engines, open connections, read clocks and fetch
+    results."""
     ray_cpu: float | None
     """CPUs that Ray's own processes kept busy, on the busiest client host; None if they run outside howfar's sandbox."""
     agent_cpu: float
@@ -117,7 +118,7 @@ class Division:
     p50: Estimate
     p99: Estimate
     p50_ns: float
-    """With one client, as is `p99_ns`."""
+    """With one client; so is `p99_ns`."""
     p99_ns: float
     client_busy: float
     void: int
@@ -145,41 +146,50 @@ def client_counts(clients: int) -> tuple[int, ...]:
 def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: ScaleOutRequest, on_block: Callable[[int], None]
 ) -> ScaleOut:
-    """Measure all numbers of clients; a late start is repeated a few times. Raises LateStart, EngineError, LabError."""
+    """Measure each number of clients; repeat a measurement after a late start. Raises LateStart, EngineError, LabError."""
     loads: dict[_Arm, list[ScaleOutLoad]] = defaultdict(list)
-    void: Counter[_Arm] = Counter()
-    order = random.Random(0)
-    levels, max_clients = client_counts(len(clients)), len(clients)
-    arms: list[_Arm] = [(0, count) for count in levels] + [
+    void_counts: Counter[_Arm] = Counter()
+    random_order = random.Random(0)
+    counts, max_clients = client_counts(len(clients)), len(clients)
+    arms: list[_Arm] = [(0, count) for count in counts] + [
         (SERVICE_NS, count) for count in {1, max_clients} if max_clients > 1
     ]
     with ExitStack() as stack:
-        nulls = {service_ns: stack.enter_context(_null_server(server, service_ns)) for service_ns in dict(arms)}
+        null_servers = {service_ns: stack.enter_context(_null_server(server, service_ns)) for service_ns in dict(arms)}
         clocks = stack.enter_context(_clocks((server, *clients)))
         for block in range(request.blocks):
-            for service_ns, count in order.sample(arms, len(arms)):
+            for service_ns, count in random_order.sample(arms, len(arms)):
                 connections = request.connections * (max_clients if service_ns else count)
                 load, void_count = repeat_if_late(
-                    partial(_measure_load, clients[:count], connections, nulls[service_ns], clocks, request.measure_ns)
+                    partial(
+                        _measure_load,
+                        clients[:count],
+                        connections,
+                        null_servers[service_ns],
+                        clocks,
+                        request.measure_ns,
+                    )
                 )
                 loads[service_ns, count].append(load)
-                void[service_ns, count] += void_count
+                void_counts[service_ns, count] += void_count
             on_block(block + 1)
-    rows = tuple(_summarise_scale(count, loads, void[0, count]) for count in levels)
+    rows = tuple(_summarise_scale(count, loads, void_counts[0, count]) for count in counts)
     division = (
-        compare_division(max_clients, request.connections * max_clients, loads, void) if max_clients > 1 else None
+        compare_division(max_clients, request.connections * max_clients, loads, void_counts)
+        if max_clients > 1
+        else None
     )
     return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows, division)
 
 
-def repeat_if_late(load: Callable[[], ScaleOutLoad]) -> tuple[ScaleOutLoad, int]:
+def repeat_if_late(measure_once: Callable[[], ScaleOutLoad]) -> tuple[ScaleOutLoad, int]:
     """Repeat a measurement until every host starts in time; returns it and the number of void attempts. Raises LateStart."""
     for void in range(_MAX_ATTEMPTS - 1):
         try:
-            return load(), void
+            return measure_once(), void
         except LateStart:
             continue
-    return load(), _MAX_ATTEMPTS - 1
+    return measure_once(), _MAX_ATTEMPTS - 1
 
 
 @contextmanager
@@ -238,15 +248,15 @@ def _measure_load(
 
     start_ns = time.monotonic_ns()
     finished = measure(job, client, note_cpu).finished
-    took_ns = time.monotonic_ns() - start_ns
+    duration_ns = time.monotonic_ns() - start_ns
     (window_start_ns, readings_before), (window_end_ns, readings_after) = readings
     window_ns = window_end_ns - window_start_ns
-    ray = [
+    ray_cpu_ns = [
         after[0] - before[0]
         for after, before in zip(readings_after, readings_before, strict=True)
         if after[0] is not None and before[0] is not None
     ]
-    agent = [after[1] - before[1] for after, before in zip(readings_after, readings_before, strict=True)]
+    agent_cpu_ns = [after[1] - before[1] for after, before in zip(readings_after, readings_before, strict=True)]
     if not finished.queries:
         raise EngineError("the null server answered nothing", "Is a host overloaded?")
     busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
@@ -258,16 +268,16 @@ def _measure_load(
         client_busy=busiest["client"],
         server_busy=busiest["server"],
         late_ns=max(report.late_ns or 0 for report in host_reports.values()),
-        control_ns=took_ns - _WARMUP_NS - measure_ns,
-        ray_cpu=max(ray) / window_ns if ray else None,
-        agent_cpu=max(agent) / window_ns,
+        control_ns=duration_ns - _WARMUP_NS - measure_ns,
+        ray_cpu=max(ray_cpu_ns) / window_ns if ray_cpu_ns else None,
+        agent_cpu=max(agent_cpu_ns) / window_ns,
     )
 
 
 def control_cpu_ns() -> tuple[int | None, int]:
     """Run on a host: return the CPU time in ns of Ray's processes in its sandbox (None without any), and of howfar's agent."""
-    ray: int | None = None
-    agent = 0
+    ray_ns: int | None = None
+    agent_ns = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name, command = (process / "comm").read_text().strip(), (process / "cmdline").read_bytes()
@@ -275,10 +285,10 @@ def control_cpu_ns() -> tuple[int | None, int]:
         except (OSError, IndexError):
             continue
         if name.startswith(_AGENT_PREFIX) or b"howfar.fleet.namespace_agent" in command:
-            agent += on_cpu_ns
+            agent_ns += on_cpu_ns
         elif name in ("raylet", "gcs_server") or name.startswith("ray"):
-            ray = (ray or 0) + on_cpu_ns
-    return ray, agent
+            ray_ns = (ray_ns or 0) + on_cpu_ns
+    return ray_ns, agent_ns
 
 
 def _summarise_scale(count: int, loads_by_arm: Mapping[_Arm, Sequence[ScaleOutLoad]], void: int) -> Scale:

@@ -1,7 +1,7 @@
-"""Installs the same howfar on every host that lacks it, and checks that versions agree.
+"""Installs this howfar on every host that lacks it, and checks that versions agree.
 
-The package and its engine are copied into a directory named after a digest of their content, so a host with that directory has the
-same content. They run in an existing Python environment of the host with Ray and the other dependencies, or in an environment that
+The package and its engine are copied into a directory that is named after a digest of their content; a host that has the directory
+needs no copy. They run in an existing Python environment of the host with Ray and the other dependencies, or in an environment that
 is made there once with pip.
 """
 
@@ -47,11 +47,11 @@ from howfar.engine.process import engine_info
 engine_info()
 try:
     socket.socket().bind((sys.argv[1], 0))
-    is_own = True
+    has_address = True
 except OSError:
-    is_own = False
+    has_address = False
 versions = {"howfar": howfar.__version__, "ray": version("ray"), "python": platform.python_version()}
-print(json.dumps((is_own, versions)))
+print(json.dumps((has_address, versions)))
 """
 """Program that prints whether the host has the address, and its versions; it fails if howfar or its engine does not start."""
 
@@ -133,13 +133,13 @@ def install_on_host(name: str, host: HostSpec, install: bool = True) -> None:
 
 def _make_environment(name: str, host: HostSpec) -> None:
     """Make an environment with the host's own Python and pip, unless it exists for these dependencies. Raises LabError."""
-    minor = ".".join(platform.python_version_tuple()[:2])
+    minor_version = ".".join(platform.python_version_tuple()[:2])
     packages = [*_dependencies(), f"ray=={local_ray_version()}"]
     make_script = (
         f'd="$HOME/{_HOME}/environment-{_environment_digest()}"; '
-        f'is() {{ "$1" -c "$v"; }}; v={shlex.quote(_PYTHON_VERSION_CHECK % minor)}; '
+        f'is() {{ "$1" -c "$v"; }}; v={shlex.quote(_PYTHON_VERSION_CHECK % minor_version)}; '
         '! is "$d/bin/python" 2>/dev/null || exit 0; rm -rf "$d"; '
-        f'p=$(command -v python{minor} || command -v python3) || {{ echo "it has no python{minor}" >&2; exit 1; }}; '
+        f'p=$(command -v python{minor_version} || command -v python3) || {{ echo "it has no python{minor_version}" >&2; exit 1; }}; '
         f'is "$p" || exit 1; {_SCRIPT_START}; "$p" -m venv "$t" && '
         f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_SCRIPT_END}'
     )
@@ -147,8 +147,8 @@ def _make_environment(name: str, host: HostSpec) -> None:
     if result.returncode != 0:
         raise LabError(
             f"host {name} could not install what howfar needs: {tail_of_output(result.stdout + result.stderr)}",
-            f"It needs Python {minor} with venv and pip, and must reach the package index that pip is configured for; or install an "
-            "environment with `howfar[hosts]` there, and name its interpreter: "
+            f"It needs Python {minor_version} with venv and pip, and must reach the package index that pip is configured for; or "
+            "install an environment with `howfar[hosts]` there, and name its interpreter: "
             'python = "/…/bin/python".',
         )
 
@@ -160,8 +160,8 @@ def _check_start(name: str, host: HostSpec) -> None:
             f"howfar does not start on host {name} with {host.python or 'its own environment'}: {tail_of_output(result.stderr)}",
             "Its `python` must be of an environment with `howfar[hosts]`.",
         )
-    is_own, versions = json.loads(result.stdout.splitlines()[-1])
-    if not is_own:
+    has_address, versions = json.loads(result.stdout.splitlines()[-1])
+    if not has_address:
         raise LabError(
             f"the address {host.address} is on no interface of host {name}",
             "Ray listens at it: give the address of an interface of that host (`ip -brief addr`) by which the others reach it.",
@@ -174,18 +174,18 @@ def local_versions() -> dict[str, str]:
     return {"howfar": howfar.__version__, "ray": local_ray_version(), "python": platform.python_version()}
 
 
-def check_versions(name: str, there: Mapping[str, str], ours: Mapping[str, str]) -> None:
+def check_versions(name: str, host_versions: Mapping[str, str], own_versions: Mapping[str, str]) -> None:
     """Check that Ray's versions and Python's minor versions are equal, as Ray requires. Raises LabError."""
-    for what, local_version in ours.items():
-        remote_version = there[what]
+    for component, local_version in own_versions.items():
+        remote_version = host_versions[component]
         agrees = (
             remote_version.split(".")[:2] == local_version.split(".")[:2]
-            if what == "python"
+            if component == "python"
             else remote_version == local_version
         )
         if not agrees:
             raise LabError(
-                f"host {name} has {what} {remote_version}, this machine has {local_version}",
+                f"host {name} has {component} {remote_version}, this machine has {local_version}",
                 "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment with the "
-                f"host's Python {'.'.join(ours['python'].split('.')[:2])}.",
+                f"host's Python {'.'.join(own_versions['python'].split('.')[:2])}.",
             )

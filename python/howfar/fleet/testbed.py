@@ -14,6 +14,7 @@ from howfar.contract.environment import Capacity, HostFacts, HostRoles, RunEnvir
 from howfar.contract.messages import Observed, Receipt
 from howfar.contract.receipt import HostReport, HostsReceipt, IdleReceipt, LinkReceipt, TcpSettings, TrialReceipt
 from howfar.errors import LabError, PlanError, ServerMissing
+from howfar.fleet.application import host_applications
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.distances import (
     HostDistance,
@@ -31,16 +32,10 @@ from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, Remote
 from howfar.fleet.remote_endpoint import HostsContext
 from howfar.fleet.roles import RoleHosts, check_shared
 from howfar.fleet.server_facts import StoreFacts
-from howfar.fleet.serving import (
-    HeldPool,
-    HostsReplication,
-    RemotePool,
-    RemoteServer,
-    ServerOrder,
-    hold_server,
-    start_server,
-)
+from howfar.fleet.server_group import OpenHostGroups, host_group_kind
+from howfar.fleet.serving import RemoteServer, ServerOrder, hold_server, start_server
 from howfar.fleet.user_server import HeldUserServer, UserServer
+from howfar.lab.application import RunningApplication
 from howfar.lab.connected_server import (
     NO_PID,
     ConnectedServer,
@@ -54,17 +49,14 @@ from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, keep_polling
 from howfar.lab.laboratory import PLACEMENTS, connection_count
 from howfar.lab.network import Cpus, Shares, share_cpus
-from howfar.lab.php.php_fpm import PhpApplication
-from howfar.lab.replicated_group import is_replicated
-from howfar.lab.request import LabRequest
-from howfar.lab.server_group import ServerGroup, store_session_spec
+from howfar.lab.request import LabRequest, ReplicasSpec
+from howfar.lab.server_group import ServerGroup, group_kind, store_session_spec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.trial_environment import MAIN, LabTrialEnvironment
 from howfar.paths import ClientEndpoint, find_path
 from howfar.paths import Path as NetworkPath
-from howfar.plan.distances import pairs
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
@@ -96,17 +88,17 @@ class Hosts:
         swaps: bool = False,
         user_server: UserServer | None = None,
     ) -> None:
-        """`swaps`: exchange the roles of the two hosts from block to block, if both can have either role. `user_server`: the user's
-        own server, which runs already; None: a server is started for each trial."""
+        """`swaps`: whether to exchange the roles of the two hosts from block to block, if both can have either role. `user_server`:
+        the user's own server, which already runs; without it, howfar starts a server for each trial."""
         check_request(request, 1 + len(role_hosts.other_clients))
         self.role_hosts, self.request, self.user_server = role_hosts, request, user_server
         self._hosts = {name: hosts[name] for name in role_hosts.names}
         self._initial_roles = role_hosts
         self.warnings: list[str] = []
         self._stack = stack
-        both_local = any(find_path(name).machines == 1 for name in request.paths)
+        has_local_path = any(find_path(name).machines == 1 for name in request.paths)
         self._shares = {
-            host.name: _split_cpus(cpus_of(host), both_local and host.name != role_hosts.hop)
+            host.name: _split_cpus(cpus_of(host), has_local_path and host.name != role_hosts.hop)
             for host in self._all_hosts()
         }
         self._facts = {
@@ -117,7 +109,7 @@ class Hosts:
         self._servers: dict[str, RemoteObject] = {}
         self._auxiliary_servers: dict[str, tuple[RemoteObject, ...]] = {}
         self._links: dict[tuple[str, str], HostLink] = {}
-        self._replication: HostsReplication | None = None
+        self._replication: OpenHostGroups | None = None
         self.swaps = False
         self.ready()
         if swaps:
@@ -125,7 +117,7 @@ class Hosts:
         self._distance_by_pair: dict[tuple[str, str], HostDistance] = {}
         self.distances = self._measure_distances()
         if request.replicas is not None:
-            self._replication = self._open_replication()
+            self._replication = self._open_replication(request.replicas)
 
     def _prepare_swap(self) -> None:
         """Prepare the client's host to run the server as well. On failure, warn and do not exchange roles."""
@@ -159,15 +151,15 @@ class Hosts:
         return None if self.role_hosts.hop is None else self._hosts[self.role_hosts.hop]
 
     def _separate_hop(self, path: NetworkPath) -> RemoteHost | None:
-        """The separate host of this path's program; None if the program has no host of its own."""
+        """The separate host of the hop of this path; None if the hop runs on the client's or the server's host."""
         return self._hop if path.movable else None
 
     @property
-    def _others(self) -> tuple[RemoteHost, ...]:
+    def _other_client_hosts(self) -> tuple[RemoteHost, ...]:
         return tuple(self._hosts[name] for name in self.role_hosts.other_clients)
 
     def ready(self) -> None:
-        """Create what trial environments need on the hosts, again on hosts that were lost. Raises LabError."""
+        """Create what trial environments need on the hosts; on hosts that were lost, create it again. Raises LabError."""
         for host in self._all_hosts():
             if not host.alive():
                 host.join()
@@ -191,9 +183,9 @@ class Hosts:
         elif host.name not in self._servers:
             order = self._server_order(host)
             self._servers[host.name] = hold_server(host, order)
-            empty = replace(order, tables=Tables(0, 0), prepare=())
+            order_without_tables = replace(order, tables=Tables(0, 0), prepare=())
             self._auxiliary_servers[host.name] = tuple(
-                hold_server(host, replace(empty, server=kind, work=_work_directory(kind) / "server"))
+                hold_server(host, replace(order_without_tables, server=kind, work=_work_directory(kind) / "server"))
                 for kind in request.auxiliary_servers
             )
         return self._servers[host.name]
@@ -228,7 +220,7 @@ class Hosts:
             self._stack.callback(new_link.close)
         return self._links[pair]
 
-    def _open_replication(self) -> HostsReplication:
+    def _open_replication(self, spec: ReplicasSpec) -> OpenHostGroups:
         replicas = []
         for host in map(self._hosts.__getitem__, self.role_hosts.replicas):
             # A replica may be on the client's host only if the client runs on the primary's; it then gets the server's share of CPUs.
@@ -238,7 +230,7 @@ class Hosts:
         def link(source: RemoteHost, target: RemoteHost) -> tuple[HostLink, LinkReceipt]:
             return self.link(source, target), self._distance_by_pair[source.name, target.name].facts()
 
-        return HostsReplication(self._server_order(self.server_host), self.server_host, replicas, link)
+        return host_group_kind(spec).open(self._server_order(self.server_host), self.server_host, replicas, link)
 
     def _probe_path(self, path: NetworkPath) -> LinkReceipt | None:
         """Probe the link between client and server on a path; returns its receipt, None if they are on one host. Raises LabError."""
@@ -248,16 +240,16 @@ class Hosts:
             facts = self._current_link_facts()
             if facts is None:
                 return None
-            real = real_link_receipt(self.link().ping(_PINGS), facts)
-            if self._others:
-                real.others = self._probe_other_clients()
-            return real
+            receipt = real_link_receipt(self.link().ping(_PINGS), facts)
+            if self._other_client_hosts:
+                receipt.others = self._probe_other_clients()
+            return receipt
         probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
         return combine_receipts(*map(real_link_receipt, probes, self.hop_facts))
 
     def _probe_other_clients(self) -> list[LinkReceipt]:
         """Probe the link of each further client. Raises LabError."""
-        links = [self.link(host) for host in self._others]
+        links = [self.link(host) for host in self._other_client_hosts]
         with ThreadPoolExecutor(len(links)) as pool:
             return list(map(real_link_receipt, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
@@ -273,12 +265,12 @@ class Hosts:
 
     def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
         """Return a function that reports the interruptions of the connections to these hosts since this call."""
-        before = {host.name: len(host.within(read_interruptions)) for host in hosts}
+        counts_before = {host.name: len(host.within(read_interruptions)) for host in hosts}
 
         def report_interruptions() -> tuple[str, ...]:
             longest_by_host = {
                 name: max(self._hosts[name].within(read_interruptions)[count:], default=0)
-                for name, count in before.items()
+                for name, count in counts_before.items()
             }
             return tuple(
                 f"host {name} received nothing for {length_ns / 1e9:.1f} s from the machine that runs howfar"
@@ -306,12 +298,13 @@ class Hosts:
 
     @property
     def link_facts(self) -> LinkReceipt | None:
-        """Facts about the path between the first client and the server; None if they are one host."""
+        """Facts about the network between the first client and the server; None if both are the same host."""
         return next(iter(self.distances), None)
 
     @property
     def client_facts(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the path of each client, beginning with the first; empty if the only client is on the server's host."""
+        """Facts about the network between each client and the server, beginning with the first client; empty if the
+        only client is on the server's host."""
         client_pairs = [
             (client, self._initial_roles.server)
             for client in (self._initial_roles.client, *self._initial_roles.other_clients)
@@ -320,7 +313,7 @@ class Hosts:
 
     @property
     def hop_facts(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the paths from the client to the hop, and from the hop to the server; empty without a hop on its own host."""
+        """Facts about the network from client to hop, and from hop to server; empty if the hop has no host of its own."""
         if (hop := self.role_hosts.hop) is None:
             return ()
         hop_pairs = ((self.role_hosts.client, hop), (hop, self.role_hosts.server))
@@ -328,16 +321,17 @@ class Hosts:
 
     @property
     def replica_facts(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the path between the first replica and the server; in a cluster between every two nodes, in the order of
-        `pairs`. Empty without replicas."""
+        """Facts about the network between the first replica and the server; in a cluster between every two nodes, in the order
+        0-1, 0-2, 1-2. Empty without replicas."""
         max_replicas = 0 if self.request.replicas is None else self.request.replicas.max_replicas
         nodes = (self.role_hosts.server, *self.role_hosts.replicas[:max_replicas])
-        linked_nodes = pairs(len(nodes)) if self._is_mesh else pairs(len(nodes))[:1]
+        node_pairs = tuple(combinations(range(len(nodes)), 2))
+        linked_nodes = node_pairs if self._is_mesh else node_pairs[:1]
         return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked_nodes)
 
     @property
     def followers(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the path from each replica to the server; empty without replicas, or if each pair has its own distance."""
+        """Facts about the network from each replica to the server; empty without replicas, or in a cluster."""
         if self.request.replicas is None or self._is_mesh:
             return ()
         names = self.role_hosts.replicas[: self.request.replicas.max_replicas]
@@ -420,8 +414,7 @@ class Hosts:
         self, server_group: ServerGroup, path: NetworkPath, client: RemoteHost
     ) -> tuple[RemoteHost, ...]:
         """The hosts that take part in the load of an environment."""
-        replica_count = 0 if server_group.replica_set is None else len(server_group.replica_set.replicas)
-        replicas = self.role_hosts.replicas[:replica_count]
+        replicas = self.role_hosts.replicas[: server_group.other_servers or 0]
         hop = () if (separate_hop := self._separate_hop(path)) is None else (separate_hop.name,)
         names = dict.fromkeys((client.name, *self.role_hosts.other_clients, *hop, self.server_host.name, *replicas))
         return tuple(self._hosts[name] for name in names)
@@ -435,9 +428,9 @@ class Hosts:
         stack: ExitStack,
     ) -> ServerGroup:
         """The main server, alone or with its replicas. Raises LabError, ServerCrashed."""
-        if is_replicated(factors):
+        if group_kind(factors) is not None:
             assert self._replication is not None, "a request with replicas opens the replication"
-            return stack.enter_context(self._replication.serving(factors, self.request.prepare, self.server()[0]))
+            return stack.enter_context(self._replication.open_group(factors, self.request.prepare, self.server()[0]))
         certificates = self._certificates(self.held_store, client, WORK_DIRECTORY) if spec.tls else None
         server = start_server(self.held_store, path.name, spec)
         stack.callback(_stop_server, server)
@@ -447,8 +440,8 @@ class Hosts:
         self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, client: RemoteHost, stack: ExitStack
     ) -> Iterator[tuple[StartedServer, Path]]:
         """Start the environment's servers, the main one first; yield each with the directory for the files of its path."""
-        account = (self._store.user, server_group.password, self._store.database)
-        yield StartedServer(server_group.running, server_group.certificates, spec, *account), WORK_DIRECTORY
+        main_account = (self._store.user, server_group.password, self._store.database)
+        yield StartedServer(server_group.running, server_group.certificates, spec, *main_account), WORK_DIRECTORY
         auxiliary_spec = store_session_spec(spec, path)
         for held_store in self._auxiliary_servers.get(self.server_host.name, ()):
             work = _work_directory(held_store.facts(StoreFacts).kind)
@@ -464,20 +457,18 @@ class Hosts:
         cpus: Cpus,
         servers: tuple[ConnectedServer, ...],
         stack: ExitStack,
-    ) -> PhpApplication | None:
+    ) -> RunningApplication | None:
         """Start the real application, if the cell has one, on the load's host and CPUs."""
-        if factors.get("application") != "php":
+        application = host_applications().get(str(factors.get("application", "")))
+        if application is None:
             return None
-        children = int(factors.get("threads", 1))
-        pool = client.hold(HeldPool, servers[0].name, cpus, children, called="php")
-        stack.callback(pool.drop)
-        return PhpApplication(RemotePool(pool, children), pool.call("become_ready"), servers)
+        return application.start(client, cpus, int(factors.get("threads", 1)), servers, stack)
 
     def _observed_by_host(
         self,
         server_group: ServerGroup,
         connected: tuple[ConnectedServer, ...],
-        application: PhpApplication | None,
+        application: RunningApplication | None,
         client: RemoteHost,
     ) -> dict[str, list[Observed]]:
         """Return the processes whose CPU time belongs to the environment, by host."""
@@ -500,7 +491,7 @@ class Hosts:
         server_group: ServerGroup,
         main: ConnectedServer,
         auxiliary_servers: tuple[ConnectedServer, ...],
-        application: PhpApplication | None,
+        application: RunningApplication | None,
         path: NetworkPath,
         factors: Mapping[str, Level],
         client: RemoteHost,
@@ -539,33 +530,33 @@ class Hosts:
             link=None,
             rtt_at_rest=None,
             tcp=TcpSettings(),
-            connections=connection_count(factors),
+            connections=connection_count(factors, self.request),
             targets=None,
             idle=idle,
             fetches_server_key=self.user_server is None or self.user_server.login.consent.fetch_server_key,
             real=real,
             host_reports=host_reports,
             interruptions=self._watch_interruptions(self._all_hosts()),
-            parties=self._parties(client, self._separate_hop(path), is_replicated(factors)),
+            participants=self._host_receipt(client, self._separate_hop(path), group_kind(factors) is not None),
         )
 
-    def _parties(self, client: RemoteHost, hop: RemoteHost | None, has_replicas: bool) -> HostsReceipt:
-        parties = HostsReceipt(client=client.name, server=self.server_host.name)
-        if self._others:
-            parties.others = list(self.role_hosts.other_clients)
+    def _host_receipt(self, client: RemoteHost, hop: RemoteHost | None, has_replicas: bool) -> HostsReceipt:
+        participants = HostsReceipt(client=client.name, server=self.server_host.name)
+        if self._other_client_hosts:
+            participants.others = list(self.role_hosts.other_clients)
         if hop is not None:
-            parties.hop = hop.name
+            participants.hop = hop.name
         if has_replicas:
-            parties.replicas = list(self.role_hosts.replicas)
-        return parties
+            participants.replicas = list(self.role_hosts.replicas)
+        return participants
 
     def _other_launchers(self) -> tuple[RemoteLauncher, ...]:
-        return tuple(host.launcher(self._shares[host.name].client) for host in self._others)
+        return tuple(host.launcher(self._shares[host.name].client) for host in self._other_client_hosts)
 
     def _connect(
         self, started: StartedServer, path: NetworkPath, client: RemoteHost, work: Path, stack: ExitStack
     ) -> ConnectedServer:
-        """Raises LabError."""
+        """Open the path from the client to a started server. Raises LabError."""
         server, spec = cast(RemoteServer, started.running), started.spec
         context = HostsContext(
             running=server,
@@ -589,18 +580,18 @@ class Hosts:
         if self.user_server is not None:
             # The server may report host names, or a proxy, instead of addresses, and its process is in none of howfar's namespaces.
             # So the receipt records the server's view without checking it.
-            expected_client_host, answers = (view.host or "").partition(":")[0], endpoint.peer_pid
+            expected_client_host, peer_pid = (view.host or "").partition(":")[0], endpoint.peer_pid
             endpoint = replace(
-                endpoint, expected_client_host=expected_client_host, peer_pid=None if answers == NO_PID else answers
+                endpoint, expected_client_host=expected_client_host, peer_pid=None if peer_pid == NO_PID else peer_pid
             )
         return ConnectedServer(started, endpoint, view, context.watch_hops)
 
     def _certificates(self, held_store: RemoteObject, client: RemoteHost, work: Path) -> CertificatePaths:
         """Copy the CA's certificate to the clients' hosts."""
-        authority, ca = held_store.call("certificates"), work / "ca.pem"
-        for host in (client, *self._others):
-            host.within(ca.write_bytes, authority)
-        return CertificatePaths(ca, ca, ca)
+        ca_certificate, ca_path = held_store.call("certificates"), work / "ca.pem"
+        for host in (client, *self._other_client_hosts):
+            host.within(ca_path.write_bytes, ca_certificate)
+        return CertificatePaths(ca_path, ca_path, ca_path)
 
 
 def _work_directory(kind: str) -> Path:
@@ -608,10 +599,10 @@ def _work_directory(kind: str) -> Path:
     return WORK_DIRECTORY / KINDS[kind].service
 
 
-def _split_cpus(cpus: Cpus, split: bool) -> Shares:
-    """Return the CPUs of each role. `split`: each role gets half, because local paths run both roles on this host, and every path
-    must have the same CPUs; otherwise each role gets all."""
-    return share_cpus(cpus) if split else Shares(cpus, cpus)
+def _split_cpus(cpus: Cpus, is_split: bool) -> Shares:
+    """Return the CPUs of each role. `is_split`: each role gets half, because local paths run both roles on this host, and every
+    path must have the same CPUs; otherwise each role gets all."""
+    return share_cpus(cpus) if is_split else Shares(cpus, cpus)
 
 
 def _make_directories(directories: Sequence[Path]) -> None:
@@ -626,7 +617,8 @@ def _stop_server(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """Observes all hosts during a trial; see `runner.trial.Watch`. The result is the worst host's, with all machines' busy CPUs."""
+    """Observes all hosts during a trial; see `runner.trial.Watch`. Reports the worst value of each figure over the
+    hosts, and the number of busy CPUs of all machines together."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
@@ -637,11 +629,11 @@ class _HostsLoad:
         loads: list[MachineLoad] = [watch.call("finish") for watch in self._held]
         for watch in self._held:
             watch.drop()
-        worst = {
-            name: max((v for load in loads if (v := getattr(load, name)) is not None), default=None)
+        maxima = {
+            name: max((value for load in loads if (value := getattr(load, name)) is not None), default=None)
             for name in _LOAD_METRICS
         }
-        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads))
+        return MachineLoad(**maxima, busy_cpus=total_busy_cpus(self._machines, loads))
 
 
 def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
@@ -670,7 +662,7 @@ def number_client_cpus(by_machine: Mapping[str, Cpus]) -> list[int]:
 
 @dataclass(frozen=True)
 class _RemoteIdle:
-    """See `lab.trial_environment.Idle`; for all hosts of an environment."""
+    """The idle level of all hosts of an environment; see `lab.trial_environment.Idle`."""
 
     client: str
     """Name of the first client's host, whose receipt corresponds to the laboratory's."""
@@ -678,7 +670,7 @@ class _RemoteIdle:
 
     @classmethod
     def hold(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], stack: ExitStack) -> _RemoteIdle:
-        """Raises LabError."""
+        """Apply an idle level on the hosts, until the stack closes. Raises LabError."""
 
         def hold(host: RemoteHost) -> RemoteObject:
             if level == "polling":
@@ -723,12 +715,12 @@ class HostsTrialEnvironment(LabTrialEnvironment):
     """The receipt of the link between the hosts; None if this path does not use the link."""
     host_reports: dict[str, HostReport] = field(default_factory=dict)
     """By host; see `fleet.load.LoadHosts`."""
-    parties: HostsReceipt = field(default_factory=HostsReceipt)
+    participants: HostsReceipt = field(default_factory=HostsReceipt)
     interruptions: Callable[[], tuple[str, ...]] = tuple
-    """Interruptions of the connection to a host, since the environment was created."""
+    """Returns the interruptions of the connections to the hosts since the environment was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:
-        return self.server_group.watch(_EmptyWatch(None if self.replica_set is None else length_ns))
+        return self.server_group.watch(_EmptyWatch(None if self.server_group.other_servers is None else length_ns))
 
     def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
         return self._with_hosts(super().precheck(session))
@@ -738,13 +730,13 @@ class HostsTrialEnvironment(LabTrialEnvironment):
         server, hosts = collected.receipt.server, collected.receipt.hosts
         assert server is not None and hosts is not None, "an environment between hosts has both"
         # howfar also queries a replica set for its positions meanwhile, and a user's own server may have other users.
-        is_only_user = self.replica_set is None and not server.given
+        is_only_user = self.server_group.other_servers is None and not server.given
         counted, differences = compare_counts(self.main.name, server_metrics(server.counters), load, is_only_user)
         hosts.counted = counted
         return replace(collected, violations=(*collected.violations, *differences, *self.interruptions()))
 
     def _with_hosts(self, collected: CollectedReceipt) -> CollectedReceipt:
-        hosts = self.parties.model_copy()
+        hosts = self.participants.model_copy()
         hosts.start = dict(self.host_reports)
         receipt = collected.receipt.updated(TrialReceipt(hosts=hosts))
         if self.real is None:
@@ -761,6 +753,9 @@ def open_hosts(
     swaps: bool = False,
     user_server: UserServer | None = None,
 ) -> Iterator[Hosts]:
-    """Open the hosts as a testbed; exit stops everything there. Raises LabError, ServerMissing, ServerCrashed, PlanError."""
+    """Open the hosts as a testbed; on exit, stop everything that was started there.
+
+    Raises LabError, ServerMissing, ServerCrashed, PlanError.
+    """
     with ExitStack() as stack:
         yield Hosts(hosts, role_hosts, request, stack, swaps, user_server)

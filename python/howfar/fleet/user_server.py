@@ -22,18 +22,20 @@ from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused, SqlSession
 from howfar.doctor.targets import Consent, TargetLogin
-from howfar.engine.inserts import KINDS_WITH_OWN_TABLES
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.fleet.server_facts import RunningFacts, StoreFacts
 from howfar.lab.connected_server import NO_PID
 from howfar.lab.environment import allow_descriptors
+from howfar.lab.server_group import replicas_spec
 from howfar.lab.servers import GAUGES, CertificatePaths, Tables, address_parts
 from howfar.lab.servers.sql_store import convert_counters
 from howfar.load.job import LoadLogin
 from howfar.paths.path import Row
+from howfar.plan.cells import cells
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 
 _NO_SOCKET = Path("/nonexistent")
 _UNKNOWN_FACTS = ("the server's CPU time", "whether its data was in memory", "whether others used it meanwhile")
@@ -63,7 +65,7 @@ def user_server_from_dsn(load_login: LoadLogin) -> UserServer:
             "between hosts, sessions with a server of your own are plain: a plan has no TLS or compression from a DSN",
             "`howfar load` measures that server with both.",
         )
-    assert address.user is not None and address.database is not None, "a joined address is complete"
+    assert address.user is not None and address.database is not None, "the address of a login is complete"
     kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
     consent = Consent(fetch_server_key=address.fetch_server_key is True)
     login = TargetLogin(address.user, load_login.password.reveal(), consent, address.database)
@@ -87,23 +89,23 @@ def check_plan_for_user_server(plan: Plan) -> None:
     factors, unsupported = plan.factors, ""
     if factors.content != ("digits",):
         unsupported = "tables with other contents than sysbench's"
-    elif plan.workload.kind in KINDS_WITH_OWN_TABLES:
-        unsupported = "a table that is made anew for each trial"
-    elif plan.workload.kind in ("page", "key_value"):
-        unsupported = "stores of keys"
-    elif factors.replication != ("off",):
-        unsupported = "servers that replicate, which are begun anew for each trial"
+    elif WORKLOADS[plan.workload.kind].creates_tables:
+        unsupported = "a table that is created again for each trial"
+    elif WORKLOADS[plan.workload.kind].used_keys:
+        unsupported = "a key-value store"
+    elif replicas_spec([cell.factors for cell in cells(plan)]) is not None:
+        unsupported = "replicated servers, which are started again for each trial"
     elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
         unsupported = "encrypted or compressed sessions"
     if unsupported:
         raise PlanError(
-            f"plan {plan.name} needs {unsupported}, and a server of your own is used as it is, by plain sessions",
+            f"plan {plan.name} needs {unsupported}, but your own server is used as it is, over plain sessions",
             "Leave out --dsn: howfar then starts a server of its own.",
         )
 
 
 class HeldUserServer:
-    """Held on the server's host instead of `serving.HeldStore`."""
+    """Held on the server's host, in place of a `serving.HeldStore`: queries the user's own server."""
 
     def __init__(self, user_server: UserServer, tables: Tables, connections: int) -> None:
         descriptors, login = allow_descriptors(connections), user_server.login
@@ -124,7 +126,7 @@ class HeldUserServer:
             yield session
 
     def certificate_paths(self) -> CertificatePaths:
-        raise PlanError("a path that encrypts has a server of howfar's own", "Leave out --dsn.")
+        raise PlanError("a path with encryption needs a server that howfar starts", "Leave out --dsn.")
 
     def start(self, path_name: str, spec: SessionSpec) -> RunningFacts:
         """Start nothing, because the server runs already; returns its facts, and how to probe a session."""
@@ -135,7 +137,7 @@ class HeldUserServer:
         return getattr(self, method)(*arguments)
 
     def snapshot(self) -> dict[str, int]:
-        """Return the counters that the account may read; empty if it may read none."""
+        """Return the counters that the account may read."""
         with suppress(ServerRefused), self._session() as session:
             counters = {str(name): int(value) for name, value in session.rows(_COUNTER_QUERIES[self._user_server.kind])}
             return convert_counters(counters) if self._user_server.kind is Kind.MYSQL else counters
@@ -147,7 +149,7 @@ class HeldUserServer:
         return ServerReceipt(kind=self.facts.kind, given=True, counters=counters, unknown=list(_UNKNOWN_FACTS)), ()
 
     def query(self, sql: str) -> list[Row]:
-        raise PlanError("a path that sets the server has one of howfar's own", "Leave out --dsn.")
+        raise PlanError("a path that configures its server needs one that howfar starts", "Leave out --dsn.")
 
     def alive(self) -> bool:
         with suppress(LabError), self._session():
@@ -171,7 +173,7 @@ def _session(user_server: UserServer, endpoint: Endpoint) -> Iterator[SqlSession
         session = cast(SqlSession, PROTOCOLS[user_server.kind].open(endpoint, user_server.login))
     except (ServerRefused, NoValidAnswer) as error:
         raise LabError(
-            f"the server at {endpoint.where} does not let {user_server.login.user} in: {error}",
+            f"the server at {endpoint.where} refuses the login of {user_server.login.user}: {error}",
             "Does `howfar load DSN` reach it from that host?",
         ) from error
     try:
@@ -200,22 +202,24 @@ def _find_socket(user_server: UserServer, reported_path: str) -> Path | None:
     if user_server.kind is Kind.POSTGRESQL:
         name = f"/.s.PGSQL.{user_server.port}"
         entries = Path("/proc/net/unix").read_text().split()
-        reported_path = next((word for word in entries if word.endswith(name) and word.startswith("/")), "")
+        reported_path = next((entry for entry in entries if entry.endswith(name) and entry.startswith("/")), "")
     return Path(reported_path) if reported_path and Path(reported_path).is_socket() else None
 
 
 def _check_tables(session: SqlSession, user_server: UserServer, tables: Tables) -> None:
     """Check that the tables that the plan reads exist and are large enough. Raises LabError."""
     schema = "" if user_server.kind is Kind.POSTGRESQL else f"`{user_server.database.replace('`', '``')}`."
-    fill = f"Fill it: `howfar load DSN oltp_read_only --tables={tables.count} --table-size={tables.size} prepare`."
+    fill_advice = (
+        f"Fill it: `howfar load DSN oltp_read_only --tables={tables.count} --table-size={tables.size} prepare`."
+    )
     for number in range(1, tables.count + 1):
         try:
-            last = int(session.rows(f"SELECT max(id) FROM {schema}sbtest{number}")[0][0] or 0)
+            max_id = int(session.rows(f"SELECT max(id) FROM {schema}sbtest{number}")[0][0] or 0)
         except ServerRefused as error:
-            raise LabError(f"the server's table sbtest{number} cannot be read: {error}", fill) from error
-        if last < tables.size:
+            raise LabError(f"the server's table sbtest{number} cannot be read: {error}", fill_advice) from error
+        if max_id < tables.size:
             raise LabError(
-                f"the server's table sbtest{number} ends at id {last}, and the plan reads {tables.size}", fill
+                f"the server's table sbtest{number} ends at id {max_id}, and the plan reads {tables.size}", fill_advice
             )
 
 

@@ -1,9 +1,9 @@
 """Keeps CPUs awake for a short time, so that a probe measures the link alone and not also the time to wake idle CPUs.
 
-Waking an idle CPU takes from a few to some tens of microseconds; on virtual machines that time varies greatly and suddenly. It can be
-a third of a round trip of 0.2 ms. If this user may set the kernel's limit on idle states, CPUs are kept polling. Otherwise spinners
-keep them busy. Spinners run in the kernel's idle class, only when nothing else is runnable, so a measured process gets the CPU at
-once, and the CPU is awake.
+Waking an idle CPU takes from a few to some tens of microseconds; on virtual machines that time varies greatly and suddenly, and can
+be a third of a round trip of 0.2 ms. If this user may set the kernel's limit on idle states, CPUs are kept polling. Otherwise spinners
+keep them busy. Spinners run in the kernel's idle class, only when nothing else is runnable, so they keep a CPU awake and yet a
+measured process gets it at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 from howfar.lab.idle import keep_polling, polling_obstacle
 from howfar.lab.sandbox import end_session
 
-_SPIN = "while :; do :; done"
+_SPIN_COMMAND = "while :; do :; done"
 _LOWER_GROUP_PRIORITY = """n=0
 while [ -e /proc/self/autogroup ] && [ $n -lt 50 ] && ! echo 19 2>/dev/null >/proc/self/autogroup
 do n=$((n + 1)); sleep 0.02; done
@@ -38,13 +38,17 @@ def keep_cpus_awake(cpus: Iterable[int], max_duration_s: int = _MAX_DURATION_S) 
         with keep_polling():
             yield
         return
-    spinner_lines = (f"taskset -c {cpu} chrt --idle 0 sh -c '{_SPIN}' &\n" for cpu in islice(cpus, _MAX_SPINNERS))
+    spinner_lines = (
+        f"taskset -c {cpu} chrt --idle 0 sh -c '{_SPIN_COMMAND}' &\n" for cpu in islice(cpus, _MAX_SPINNERS)
+    )
     with run_spinners([()], max_duration_s, f"{_LOWER_GROUP_PRIORITY}{''.join(spinner_lines)}wait"):
         yield
 
 
 @contextmanager
-def run_spinners(prefixes: Iterable[Sequence[str]], max_duration_s: int, program: str = _SPIN) -> Iterator[None]:
+def run_spinners(
+    prefixes: Iterable[Sequence[str]], max_duration_s: int, program: str = _SPIN_COMMAND
+) -> Iterator[None]:
     """Run one spinner, a program that uses a CPU all the time, for each command prefix, and end the spinners on leaving. They also end
     after `max_duration_s`, in case this process is killed first."""
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Directories: the cache with templates, which outlives a run, and the work directory, which does not.
+"""Directories: the cache, which keeps templates from run to run, and the work directory of one run.
 
 The work directory is a tmpfs that only the sandbox sees, mounted over a fixed empty directory, so nothing is left however this process
 ends. If the data does not fit in memory, if there is no sandbox, or if `HOWFAR_WORK` names a directory, it is a locked directory on
@@ -23,7 +23,7 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 WORK = "HOWFAR_WORK"
-"""Environment variable: the directory for servers' data, instead of memory."""
+"""Environment variable with the directory for servers' data, which is otherwise in memory."""
 SOCKET_PATH_MAX = 107
 """Maximum bytes of a Unix socket's path: `sun_path` has 108 bytes, including the final zero."""
 _FORBIDDEN_CHARACTERS = frozenset(":'\"\\\n")
@@ -52,7 +52,7 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     home = cache_home()
     if not os.access(home, os.W_OK | os.X_OK):
         raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
-    chosen = _chosen_directory()
+    chosen = _user_directory()
     disk_parent = home / "work" if chosen is None else chosen / "howfar-work"
     _remove_abandoned(disk_parent)
     available_bytes = memory_bytes("MemAvailable")
@@ -68,7 +68,7 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
         yield directory
 
 
-def _chosen_directory() -> Path | None:
+def _user_directory() -> Path | None:
     """The directory that the user has chosen for the servers' data, for example to include a disk's write times; None without a
     choice. Raises LabError."""
     value = os.environ.get(WORK)
@@ -96,7 +96,7 @@ def check_name(directory: Path) -> None:
 
 
 def _directory_variable() -> str:
-    """Name of the environment variable that sets the work directory's place."""
+    """Name of the environment variable that determines where the work directory is."""
     return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 
@@ -104,7 +104,7 @@ def _directory_variable() -> str:
 def _locked_directory(parent: Path) -> Iterator[Path]:
     parent.mkdir(exist_ok=True)
     directory = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-    # Otherwise another process in `_remove_abandoned` could remove the directory before it is locked.
+    # Without this lock, another process in `_remove_abandoned` could remove the directory before it is locked.
     with lock(parent.with_suffix(".lock"), exclusive=True):
         directory.mkdir(mode=0o700)
         descriptor = os.open(directory, os.O_RDONLY)
@@ -127,7 +127,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _remove_unless_locked(directory: Path) -> None:
-    """Raises OSError if a process holds the directory's lock."""
+    """Remove a work directory. Raises OSError if a process holds its lock."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
     try:
         file = path.open("a")
     except OSError as error:
-        chosen = _chosen_directory()
+        chosen = _user_directory()
         variable = WORK if chosen is not None and path.is_relative_to(chosen) else "XDG_CACHE_HOME"
         raise LabError(
             f"{path} cannot be opened: {error.strerror}", f"Set {variable} to a directory of your own."

@@ -10,13 +10,13 @@ import ipaddress
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import TYPE_CHECKING
 
 from howfar.lab.servers import CertificatePaths
+
+if TYPE_CHECKING:  # most laboratories have no TLS
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 KEY_TYPE = "EC P-256"
 _VALIDITY = datetime.timedelta(days=30)
@@ -28,8 +28,13 @@ def make_certificates(
     directory: Path, addresses: Sequence[str], names: Sequence[str] = ("localhost",)
 ) -> CertificatePaths:
     """Create a CA and a server's certificate for `addresses` and `names` in `directory`; only the owner can read the key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_name = _name("howfar laboratory")
+    ca_name = _x509_name("howfar laboratory")
     ca = (
         _certificate_builder(ca_name, ca_name, ca_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -40,7 +45,7 @@ def make_certificates(
     alternative_names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
     alternative_names += [x509.DNSName(name) for name in names]
     server = (
-        _certificate_builder(_name("howfar server"), ca_name, server_key)
+        _certificate_builder(_x509_name("howfar server"), ca_name, server_key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -68,13 +73,18 @@ def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLConte
     return context
 
 
-def _name(common_name: str) -> x509.Name:
+def _x509_name(common_name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
 def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
+    from cryptography import x509
+
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -88,6 +98,8 @@ def _certificate_builder(
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

@@ -62,7 +62,7 @@ def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: Session
     # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
     reports = [("server", session.tls_version), ("engine", session.tls_client_version)]
     if session.protocol_mode in _PROTOCOLS_WITHOUT_TLS_STATUS:
-        del reports[0]  # a second session then shows the server's view
+        del reports[0]  # `view_violations` checks the server's view of a second session instead
     for reporter, version in reports:
         if (version or None) != spec.tls_version:
             violations.append(
@@ -78,13 +78,12 @@ def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: Session
 
 
 def _describe_encryption(version: str | None) -> str:
-    return f"encrypted ({version})" if version else "in plain"
+    return f"encrypted ({version})" if version else "in plain text"
 
 
 def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the server's view of a session (its row in the process list, its TLS) and the request. The client of this
-    session cannot compress: if the server reports compression for it, its report about the engine's session cannot be trusted
-    either."""
+    """Differences between the server's view of our own session (its row in the process list, its TLS) and the request. Our client
+    cannot compress: if the server reports compression even for this session, its reports about compression cannot be trusted."""
     violations = []
     host = (view.host or "").partition(":")[0]
     if host != endpoint.expected_client_host:
@@ -102,12 +101,12 @@ def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSp
 
 
 def view_receipt(view: SessionView) -> SessionView:
-    """The server's view for a receipt, with a description of the session."""
+    """Add to a server's view, for a receipt, a description of the session that it shows."""
     return SessionView(of="a session beside the load's, by the same path and encrypted alike").updated(view)
 
 
 _SAMPLE_INTERVAL_S = 0.1
-"""Sampling interval. A sample reads two small files, which takes some tens of microseconds of CPU time."""
+"""Sampling interval. Each sample reads two small files, which takes some tens of microseconds of CPU time."""
 
 
 def count_children(pid: int) -> int | None:
@@ -146,9 +145,9 @@ class HopWatch:
     """Samples the counts of hops, by label, from construction until `finish()`, which returns the maximum of each count."""
 
     def __init__(self, readers: Mapping[str, HopReader], interval_s: float = _SAMPLE_INTERVAL_S) -> None:
-        self._readers, self._every_s = dict(readers), interval_s
+        self._readers, self._interval_s = dict(readers), interval_s
         self._maxima: dict[str, dict[str, int]] = {name: {} for name in readers}
-        self._end = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hops", daemon=True)
         self._sample()
         self._thread.start()
@@ -160,12 +159,12 @@ class HopWatch:
                 maxima.update({quantity: max(count, maxima.get(quantity, 0)) for quantity, count in counts.items()})
 
     def _watch(self) -> None:
-        while not self._end.wait(self._every_s):
+        while not self._stop.wait(self._interval_s):
             self._sample()
 
     def finish(self) -> dict[str, dict[str, int]]:
         """Stop watching; returns the maxima of the known counts. May be called more than once."""
-        self._end.set()
+        self._stop.set()
         self._thread.join()
         return {name: dict(maxima) for name, maxima in self._maxima.items()}
 
@@ -334,7 +333,7 @@ class ConnectedServer:
 
     @property
     def protocol(self) -> SqlProtocol:
-        """The protocol of SQL statements; `mysql` for a key-value store, which takes none."""
+        """The protocol of SQL statements; `mysql` for a key-value store, which accepts no SQL."""
         speaks = KINDS[self.running.kind].speaks
         return "mysql" if speaks == "keys" else speaks
 
@@ -505,7 +504,7 @@ class BasePathContext(ABC):
                 message = f"{program} ended before it was ready ({describe_exit_status(code)}): {output or 'it printed nothing'}"
                 if code < 0 or code > _SHELL_SIGNAL_OFFSET:
                     raise LabError(message, "It was killed: check whether memory ran out.")
-                # It ended by itself, so it would end in every trial.
+                # A program that ends by itself would do so in every trial.
                 raise MissingError(
                     message, "Does it work outside howfar? --hop-binary NAME=PATH gives another program."
                 )
@@ -568,7 +567,7 @@ def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
         with closing(diag):
             connections = parse_connections(diag.query()).values()
     except OSError as error:
-        raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
+        raise LabError(f"the kernel does not report TCP connections: {error}") from error
     return {
         "bytes_to_server": sum(connection.bytes_received or 0 for connection in connections),
         "bytes_to_client": sum(connection.bytes_acked or 0 for connection in connections),
@@ -585,7 +584,7 @@ def write_private_file(file: FilePath, text: str) -> FilePath:
 
 @contextmanager
 def name_hops_in_errors(path: Path) -> Iterator[None]:
-    """Add the names of a path's programs to an error about a running server that could not be reached."""
+    """Add the names of the path's programs to an error of the block, if the server runs but could not be reached."""
     try:
         yield
     except LabError as error:

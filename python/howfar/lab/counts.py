@@ -1,4 +1,4 @@
-"""Compares the counts of the load's clients with those of the server; if both are known, they must agree. No I/O."""
+"""Compares the counts of the load's clients with those of the server, which must agree if both are known. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from howfar.testbed import LoadFacts
 
 _ALLOWED_SHARE = 0.005
 _ALLOWED_DIFFERENCE = 1
-"""Difference that is always allowed: `_ALLOWED_SHARE` of a small count is less than one."""
+"""Difference that is always allowed, because `_ALLOWED_SHARE` of a small count is less than one."""
 NOT_COUNTED = "not counted"
 
 

@@ -28,10 +28,10 @@ def _read_text(path: str) -> str | None:
         return None
 
 
-def _value_in_file(path: str, start: str, separator: str) -> str | None:
-    """The text after `separator` in the first line that begins with `start`; None if there is none."""
+def _value_in_file(path: str, prefix: str, separator: str) -> str | None:
+    """The text after `separator` in the first line that begins with `prefix`; None if no line does."""
     for line in (_read_text(path) or "").splitlines():
-        if line.startswith(start):
+        if line.startswith(prefix):
             return line.partition(separator)[2].strip()
     return None
 
@@ -81,7 +81,7 @@ class CpuTicks(NamedTuple):
     stolen: int
     """Time in which the hypervisor did not run this CPU although it had work."""
     total: int
-    """Sum of all counters. It does not grow if the kernel does not count."""
+    """Sum of all counters; it does not grow if the kernel counts nothing."""
 
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
@@ -105,12 +105,12 @@ class LoadWatch:
     """Measures the machine's load from its construction until `finish()`, which returns it."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._cpu, self._io = _pressure_us("cpu"), _pressure_us("io")
+        self._start_s = time.monotonic()
+        self._cpu_pressure_us, self._io_pressure_us = _pressure_us("cpu"), _pressure_us("io")
         self._ticks = cpu_ticks(_read_text("/proc/stat"))
 
     def finish(self) -> MachineLoad:
-        elapsed_s = max(time.monotonic() - self._start, 1e-6)
+        elapsed_s = max(time.monotonic() - self._start_s, 1e-6)
         ticks = cpu_ticks(_read_text("/proc/stat"))
 
         def share(before: int | None, after: int | None, units_per_s: float) -> float | None:
@@ -119,8 +119,8 @@ class LoadWatch:
         cpus = os.cpu_count() or 1
         busy = busy_cpus(self._ticks, ticks, elapsed_s, _TICKS_PER_S, cpus) if self._ticks and ticks else None
         return MachineLoad(
-            psi_cpu_some_share=share(self._cpu, _pressure_us("cpu"), _US_PER_S),
-            psi_io_some_share=share(self._io, _pressure_us("io"), _US_PER_S),
+            psi_cpu_some_share=share(self._cpu_pressure_us, _pressure_us("cpu"), _US_PER_S),
+            psi_io_some_share=share(self._io_pressure_us, _pressure_us("io"), _US_PER_S),
             steal_share=share(self._ticks and self._ticks.stolen, ticks and ticks.stolen, _TICKS_PER_S * cpus),
             load_average_1m=os.getloadavg()[0],
             busy_cpus=busy,
@@ -165,10 +165,10 @@ def _summarize(times_ns: list[int]) -> QuantilesNs:
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Descriptors that a server needs besides those for its clients: for logs and tables, each of which may be open more than once."""
+"""Descriptors that a server needs besides those for its clients, for logs and tables, which may be open more than once."""
 MIN_QUEUE = 4096
 """The default somaxconn of current kernels; older kernels have 128."""
-_PORTS = "10000 65535"
+_PORT_RANGE = "10000 65535"
 """Local port range of clients; the servers' ports are below it."""
 
 
@@ -198,7 +198,7 @@ def lengthen_queues(network: Network, connections: int) -> dict[str, int | str]:
                 host.write_sysctl(name, str(queue_length))
             facts[f"{host.name}_{Path(name).name}"] = int(_read_sysctl(host, name))
         # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, ports would soon run out.
-        host.write_sysctl("net/ipv4/ip_local_port_range", _PORTS)
+        host.write_sysctl("net/ipv4/ip_local_port_range", _PORT_RANGE)
         host.write_sysctl("net/ipv4/tcp_tw_reuse", "1")
         facts[f"{host.name}_ports"] = " ".join(_read_sysctl(host, "net/ipv4/ip_local_port_range").split())
         facts[f"{host.name}_tcp_tw_reuse"] = int(_read_sysctl(host, "net/ipv4/tcp_tw_reuse"))

@@ -1,8 +1,8 @@
 """CPU idle states: measures them, and keeps CPUs out of the states that take time to leave.
 
-In a closed loop of small messages CPUs go idle between two messages, and waking a CPU then delays each message: by 1 to 100 µs, most
-on virtual machines, where an idle CPU exits to the hypervisor. That depends on the machine and its settings, so it is a factor of a
-plan, and recorded in each trial.
+In a closed loop of small messages CPUs go idle between two messages. Waking them delays each message by 1 to 100 µs, most on virtual
+machines, where an idle CPU exits to the hypervisor. The delay depends on the machine and its settings, so the use of idle states is a
+factor of a plan, and each trial records it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from howfar.errors import LabError
 DEVICE = Path("/dev/cpu_dma_latency")
 """The kernel's file for limits on the exit latency of idle states, in µs (Documentation/power/pm_qos_interface.rst). A limit holds
 while its writer keeps the file open; the smallest limit of all programs applies."""
-_SYSTEM = Path("/sys/devices/system/cpu")
+_CPU_DIRECTORY = Path("/sys/devices/system/cpu")
 _LIMIT_FORMAT = struct.Struct("=i")
 _POLLING_STATE = "POLL"
 """The kernel's name for the idle state in which a CPU polls and does not sleep (drivers/cpuidle/poll_state.c)."""
@@ -29,10 +29,10 @@ _POLLING_STATE = "POLL"
 
 def polling_obstacle() -> str | None:
     """The reason why idle CPUs cannot be kept polling on this machine; None if they can."""
-    states = [_idle_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
-    if not all(states):
+    states_by_cpu = [_idle_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    if not all(states_by_cpu):
         return "this kernel has no idle driver whose states a limit could forbid (/sys/devices/system/cpu/cpuidle)"
-    if not all(_POLLING_STATE in names.values() for names in states):
+    if not all(_POLLING_STATE in states.values() for states in states_by_cpu):
         return "this kernel's idle driver has no state in which a CPU polls"
     try:
         os.close(os.open(DEVICE, os.O_WRONLY))
@@ -45,7 +45,7 @@ def polling_obstacle() -> str | None:
 
 @contextmanager
 def keep_polling() -> Iterator[None]:
-    """Make idle CPUs poll during the block. The limit ends with the descriptor, also after SIGKILL. Raises LabError."""
+    """Make idle CPUs poll during the block, by a limit that ends when its descriptor is closed, even by SIGKILL. Raises LabError."""
     try:
         descriptor = os.open(DEVICE, os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -109,7 +109,7 @@ class IdleWatch:
             level=self._level,
             driver=driver,
             governor=governor,
-            limit_us=_limit_us(),
+            limit_us=_read_limit_us(),
             halts_per_s={str(cpu): rate for cpu, rate in halts.items()},
         )
 
@@ -119,7 +119,7 @@ def idle_driver() -> tuple[str | None, str | None]:
 
     def read_name(file: str) -> str | None:
         with suppress(OSError):
-            text = (_SYSTEM / "cpuidle" / file).read_text().strip()
+            text = (_CPU_DIRECTORY / "cpuidle" / file).read_text().strip()
             return None if text == "none" else text
         return None
 
@@ -130,12 +130,12 @@ def _idle_states(cpu: int) -> dict[Path, str]:
     """Directory and name of each idle state of `cpu`."""
     states = {}
     with suppress(OSError):
-        for state in sorted((_SYSTEM / f"cpu{cpu}" / "cpuidle").iterdir()):
+        for state in sorted((_CPU_DIRECTORY / f"cpu{cpu}" / "cpuidle").iterdir()):
             states[state] = (state / "name").read_text().strip()
     return states
 
 
-def _limit_us() -> int | None:
+def _read_limit_us() -> int | None:
     """The limit now in force, the smallest of all programs; None if it cannot be read."""
     try:
         descriptor = os.open(DEVICE, os.O_RDONLY)

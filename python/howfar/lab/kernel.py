@@ -1,4 +1,4 @@
-"""System calls that the standard library of Python 3.11 lacks. They raise OSError."""
+"""System calls that the standard library of Python 3.11 lacks; on failure they raise OSError."""
 
 from __future__ import annotations
 

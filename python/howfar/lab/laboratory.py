@@ -16,6 +16,7 @@ from howfar.contract.receipt import LinkCalibration, TcpSettings
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
+from howfar.lab.application import RunningApplication, application_kinds
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.certificates import make_certificates
 from howfar.lab.connected_server import ConnectedServer, PathEndpoints, StartedServer, connect_server
@@ -39,18 +40,24 @@ from howfar.lab.network import (
     tcp_memory_warning,
     usable_cpus,
 )
-from howfar.lab.php.php_fpm import PhpApplication, find_php_fpm, php_application
-from howfar.lab.replicated_group import Replication, is_replicated
-from howfar.lab.replication import ReplicaSetContext
 from howfar.lab.request import LabRequest, ReplicasSpec
-from howfar.lab.server_group import AuxiliaryServers, ServerGroup, open_standalone
+from howfar.lab.server_group import (
+    AuxiliaryServers,
+    LabResources,
+    OpenGroups,
+    ServerGroup,
+    group_kind,
+    open_groups,
+    open_standalone,
+)
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.trial_environment import LabTrialEnvironment, observed_processes
 from howfar.lab.window import WatchTargets
 from howfar.paths import Path as NetworkPath
 from howfar.paths import check_programs, find_path, reason_not_carried
-from howfar.plan.factors import IDLE, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import IDLE
 from howfar.plan.sessions import SessionSpec, session_spec
 
 __all__ = ["Lab", "LabRequest", "LabTrialEnvironment", "ReplicasSpec", "open_laboratory"]
@@ -94,17 +101,17 @@ class Lab:
                 sandbox.remedy(),
             )
         self._link_stack = stack.enter_context(ExitStack())
-        self._data = DataFacts()
+        self._data_facts = DataFacts()
         if self.store is not None:
             on_step(self.store.preparation())
-            self._data = self.store.prepare(self._server_context())
+            self._data_facts = self.store.prepare(self._server_context())
             if request.replicas is not None and not request.replicas.also_standalone:
-                self.store.discard()  # only the template is needed, which each replica set copies
+                self.store.discard()  # each replica set copies the template, so this data is not needed
         self.auxiliary_servers = AuxiliaryServers(
             request.auxiliary_servers, self.store.kind if self.store else None, self._server_context()
         )
         sql_service: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
-        self._php = find_php_fpm(sql_service) if request.application else None
+        self._application = application_kinds()[request.application].find(sql_service) if request.application else None
         if request.replicas is not None:
             on_step("connecting the hosts of the replicas")
         self._replication = self._open_replication(stack)
@@ -128,7 +135,7 @@ class Lab:
             namespaced=self.network is not None,
         )
 
-    def _open_replication(self, stack: ExitStack) -> Replication | None:
+    def _open_replication(self, stack: ExitStack) -> OpenGroups | None:
         """The replicas' hosts and links; None if the request has no replicas."""
         replicas = self.request.replicas
         if replicas is None or self.store is None:
@@ -138,11 +145,8 @@ class Lab:
                 "replicas need namespaces, which this machine forbids",
                 f"Cells without replication work. {sandbox.remedy()}",
             )
-        context = ReplicaSetContext(
-            self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp
-        )
-        tables = Tables(self.request.tables, self.request.table_size)
-        return Replication(context, self.store.program, tables, replicas, stack)
+        resources = LabResources(self.work, self.network, self.shares, self.request, self.store.program)
+        return open_groups(resources, replicas, stack)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, LinkCalibration]) -> Link:
         """Open a link, after closing the previous one: two emulators between the same hosts would carry each packet twice. The new
@@ -189,12 +193,12 @@ class Lab:
             server_cpus=list(self.shares.server),
             work_file_system=file_system_of(self.work),
             data_fsync_ns=self._fsync_ns,
-            data=self._data,
+            data=self._data_facts,
             capacity=self._capacity,
             tcp_buffers=self._buffers,
             tcp=self.tcp_settings() if self.link else None,
             auxiliary_servers=self.auxiliary_servers.environment(),
-            application=None if self._php is None else f"PHP-FPM {self._php.version}",
+            application=None if self._application is None else self._application.description,
             link_backend=self.request.backend if self.link else None,
             link=next(iter(self.link.calibrations.values())) if self.link else None,
             link_cpus=cpus_of(self.link.pid) if self.link else None,
@@ -203,8 +207,8 @@ class Lab:
         ).updated(RunEnvironment.model_validate(machine_facts().as_json()))
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
-        """CPUs of a path's client. Placement `isolated`: clients always have their own CPUs; `machines`: a client on the server's host
-        runs on the server's CPUs. Raises PlanError."""
+        """CPUs of a path's client. With the placement `isolated`, clients always have their own CPUs; with `machines`, a client on the
+        server's host runs on the server's CPUs. Raises PlanError."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
         return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
@@ -276,7 +280,7 @@ class Lab:
                 link=link,
                 rtt_at_rest=rtt_at_rest,
                 tcp=self.tcp_settings() if link else TcpSettings(),
-                connections=connection_count(factors),
+                connections=connection_count(factors, self.request),
                 targets=WatchTargets(
                     client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot
                 ),
@@ -305,14 +309,15 @@ class Lab:
         client_launcher: Launcher,
         servers: tuple[ConnectedServer, ...],
         stack: ExitStack,
-    ) -> PhpApplication | None:
+    ) -> RunningApplication | None:
         """Start a real application on the load's host and CPUs if the cell requests one."""
-        if factors.get("application") != "php":
+        name = str(factors.get("application", ""))
+        if name not in application_kinds():
             return None
-        if self._php is None:
+        if self._application is None:
             raise PlanError("this laboratory has no application", "Ask for it when building it.")
         children = int(factors.get("threads", 1))
-        return stack.enter_context(php_application(self._php, self.work / "php", client_launcher, children, servers))
+        return stack.enter_context(self._application.open(self.work / name, client_launcher, children, servers))
 
     def _open_server_group(
         self, factors: Mapping[str, Level], path: NetworkPath, spec: SessionSpec
@@ -320,7 +325,7 @@ class Lab:
         if self.store is None:
             raise PlanError("an environment needs a server, this laboratory has none", "Ask for a server.")
         prepare = self.request.prepare
-        if not is_replicated(factors):
+        if group_kind(factors) is None:
             return open_standalone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
         if self._replication is None:
             raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
@@ -338,7 +343,7 @@ class Lab:
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
         spec = self.request.link.with_levels(factors)
-        if not self.link.alive():  # it died in the previous trial, which is void; a new link saves this trial
+        if not self.link.alive():  # the link died in the previous trial, which is void; this trial gets a new one
             self.link = self._open_link(self.link.calibrations)
         self.size_buffers(spec.bdp_bytes)
         if spec != self.link.spec or spec.without_effects() not in self.link.calibrated_in_batch:
@@ -355,9 +360,8 @@ def open_laboratory(request: LabRequest, on_step: OnStep = lambda step: None) ->
         yield Lab(request, stack, on_step)
 
 
-def connection_count(factors: Mapping[str, Level]) -> int | None:
-    """Number of connections that the load keeps open; None for pages, which open connections on first use and may close them at their
-    end."""
-    if factors.get("page", "none") != "none" or "threads" not in factors:
+def connection_count(factors: Mapping[str, Level], request: LabRequest) -> int | None:
+    """Number of connections that the load keeps open; None if unknown."""
+    if not request.keeps_connections or "threads" not in factors:
         return None
     return int(factors["threads"])

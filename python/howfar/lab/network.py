@@ -43,7 +43,8 @@ class LinkAddresses:
 
 
 def link_addresses(number: int) -> LinkAddresses:
-    """The devices and addresses of link `number`: 0 joins client (c) and server (s), the others a replica (r) and its primary (p)."""
+    """The devices and addresses of link `number`. Link 0 joins client (c) and server (s), the others a replica (r) and its primary
+    (p); the name of a cable's end in the base network begins with l."""
     assert 0 <= number <= MAX_LINKS, "a link's number is one hexadecimal digit"
     names = tuple(f"{prefix}{number:x}" for prefix in ("r", "p", "lr", "lp")) if number else ("c0", "s0", "lc", "ls")
     client, server, client_middle, server_middle = names
@@ -73,7 +74,8 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. Both hosts share a single CPU; of an odd number of CPUs, neither host gets the last one."""
+    """CPUs of each host. Both hosts get the only CPU of a machine; otherwise each gets half, and neither gets the last of an odd
+    number."""
 
     client: Cpus
     server: Cpus
@@ -122,10 +124,10 @@ def cpus_of(pid: int | None) -> list[int] | None:
 def cpu_s_of(pid: int) -> float:
     """CPU time that a process has used, in seconds; 0 if it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        user_ticks, system_ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(user_ticks) + int(system_ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def format_cpus(cpus: Sequence[int]) -> str:
@@ -339,7 +341,7 @@ def join_hosts(network: Network, client: Host, server: Host, number: int, shares
 
 
 def assign_node_addresses(network: Network, client_address: str, server_address: str) -> None:
-    """Give each host an address that the other reaches over this link, whatever other links it has. Raises LabError."""
+    """Give each host an address that the other host reaches over this link, even if they have other links. Raises LabError."""
     ends = network.ends
     congctl = f" congctl {network.congestion_control}" if network.congestion_control_per_route else ""
     for host, device, own_address, other_address, gateway in (
@@ -459,8 +461,8 @@ def _configure_ends(network: Network) -> None:
 
 def _enable_ipv6(host: Host, device: str) -> bool:
     """Enable IPv6 on one interface only. Returns False if the kernel has no IPv6."""
-    accepted = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET_IPV6.items()]
-    return all(accepted) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
+    were_written = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET_IPV6.items()]
+    return all(were_written) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
 
 
 def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") -> dict[str, int]:
@@ -488,6 +490,6 @@ def tcp_memory_warning(bdp_bytes: int) -> str | None:
     if 4 * bdp_bytes <= limit:
         return None
     return (
-        f"net.ipv4.tcp_mem lets TCP on this machine use {limit / 2**20:.0f} MiB in total before it saves memory; this link may "
-        f"need {4 * bdp_bytes / 2**20:.0f} MiB, so its goodput may be lower"
+        f"net.ipv4.tcp_mem lets TCP on this machine use {limit / 2**20:.0f} MiB in total before it comes under memory "
+        f"pressure; this link may need {4 * bdp_bytes / 2**20:.0f} MiB, so its goodput may be lower"
     )

@@ -1,4 +1,4 @@
-"""The request for a laboratory: the servers, paths, link and replicas that it must have."""
+"""The request for a laboratory: the servers, paths, link and replicas that the laboratory must have."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from howfar.plan.factors import Content
 class ReplicasSpec:
     """The replicas of environments with replication, each with its own link."""
 
+    kind: str
+    """Name of the kind of group that the servers form; see `server_group.GroupKind`."""
     max_replicas: int
     """Maximum number of replicas; 0 for primaries only, which write a binary log."""
     link: LinkSpec
@@ -53,8 +55,10 @@ class LabRequest:
     auxiliary_servers: tuple[str, ...] = ()
     """Kinds (`redis`, `memcached`) or programs of each environment's auxiliary servers, which run on the main server's host and
     CPUs."""
-    application: bool = False
-    """Whether some environments have a real application, which queries the servers."""
+    application: str = ""
+    """The real application of some environments, which queries the servers: a name in `application_kinds()`; empty for none."""
+    keeps_connections: bool = True
+    """Whether loads keep all their connections open. Otherwise they open some on first use, and may close them."""
 
     @property
     def paths_over_link(self) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ class LabRequest:
 
     @property
     def copies(self) -> int:
-        """Memory needed besides one server's buffer pool, as a multiple of one content's data. With replicas, each server has its own
-        files and buffer pool."""
+        """Memory needed in addition to one server's buffer pool, in multiples of the size of one content's data. With replicas, each
+        server has its own files and its own buffer pool."""
         standalone_copies = len(self.contents) if self.replicas is None or self.replicas.also_standalone else 0
         return standalone_copies + (0 if self.replicas is None else 2 * (1 + self.replicas.max_replicas))

@@ -3,7 +3,7 @@
 Everything that the laboratory creates is in the sandbox. When its first process ends, for whatever reason, the kernel removes all its
 processes, mounts and interfaces. Three mechanisms make the sandbox end with the process that started it: `unshare` dies with its
 parent; the first process dies with `unshare`; and a pipe (the lifeline), whose other end closes when the starting process ends, covers
-the time until those two are in force. Start reading at `run_inside`.
+the time before the first two take effect. Start reading at `run_inside`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from howfar.lab.kernel import die_with_parent
 from howfar.lab.programs import OUTER_PROC, adopt_outer_proc, pass_outer_proc
 from howfar.stopping import is_repeated_request
 
-_MARK = "HOWFAR_SANDBOX"
+_SANDBOX_MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
 TCP_MEMORY = "HOWFAR_TCP_MEM"
 """Environment variable with net.ipv4.tcp_mem, a limit of the entire machine that a network namespace does not show."""
-_FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
-_USER_FLAGS = ("--user", "--map-root-user")
+_NAMESPACE_FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
+_USER_NAMESPACE_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
-_INTERRUPTED = 128 + signal.SIGINT
+_INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 _HANDLED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities needed for namespaces, interfaces and packet sockets."""
@@ -48,13 +48,13 @@ _is_set_up = False
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM in the sandbox. Unlike Ctrl-C it reached only this process."""
+    """Raised on SIGTERM in the sandbox, which, unlike Ctrl-C, reaches only this process."""
 
 
 def inside() -> bool:
     """Whether this process is the sandbox's first process. If so, the first call also makes it end with the process that started
     it."""
-    if os.getpid() != 1 or os.environ.get(_MARK) != "1":
+    if os.getpid() != 1 or os.environ.get(_SANDBOX_MARK) != "1":
         return False
     _set_up_inside()
     return True
@@ -78,8 +78,8 @@ def _set_up_inside() -> None:
 
 
 def install_signal_handlers() -> None:
-    """Make SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless ignored, KeyboardInterrupt; unblock the signals if
-    `run_forwarding_signals` blocked them."""
+    """Make SIGTERM raise `Terminated`; make SIGINT and SIGHUP raise KeyboardInterrupt, unless they are ignored. Also unblock the
+    signals, which `run_forwarding_signals` may have blocked."""
     signal.signal(signal.SIGTERM, _interrupt)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -96,7 +96,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _is_lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:
-    """Whether the starting process has ended; waits for that up to `timeout_ms` (None: forever)."""
+    """Whether the starting process has ended. Waits for its end up to `timeout_ms`, or without a limit if that is None."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(timeout_ms))
@@ -109,8 +109,12 @@ def _watch_lifeline(descriptor: int) -> None:
 
 def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
     """The options with which `unshare` works on this machine, found by trial. Raises SandboxForbidden, MissingError."""
-    base_flags = _FLAGS if network else tuple(flag for flag in _FLAGS if flag != "--net")
-    attempts = [base_flags, (*base_flags, *_USER_FLAGS)] if os.geteuid() == 0 else [(*base_flags, *_USER_FLAGS)]
+    base_flags = _NAMESPACE_FLAGS if network else tuple(flag for flag in _NAMESPACE_FLAGS if flag != "--net")
+    attempts = (
+        [base_flags, (*base_flags, *_USER_NAMESPACE_FLAGS)]
+        if os.geteuid() == 0
+        else [(*base_flags, *_USER_NAMESPACE_FLAGS)]
+    )
     output = ""
     for flags in attempts:
         try:
@@ -167,7 +171,7 @@ def lacking_capabilities() -> tuple[str, ...]:
 
 
 def _in_chroot() -> bool:
-    """Whether the root directory of this process is not that of process 1; False if that cannot be read."""
+    """Whether the root directories of this process and process 1 differ; False if those cannot be compared."""
     try:
         return not Path("/").samefile("/proc/1/root")
     except OSError:
@@ -184,7 +188,7 @@ def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> in
     descriptors = [read_end, *([outer_proc] if outer_proc >= 0 else [])]
     environment = {
         **os.environ,
-        _MARK: "1",
+        _SANDBOX_MARK: "1",
         _LIFELINE: str(read_end),
         TCP_MEMORY: _tcp_memory(),
         OUTER_PROC: outer_proc_text,
@@ -205,8 +209,8 @@ def run_forwarding_signals(
 ) -> int:
     """Run a program such as `unshare`, whose only child runs in other namespaces; returns the exit code (128 + N for signal N).
 
-    Signals are forwarded to that child as SIGTERM, except signals from a terminal, which reach it directly. `block_signals`: a signal
-    would kill the program itself, so it starts with signals blocked, and the child calls `install_signal_handlers` to unblock them.
+    Signals are forwarded to that child as SIGTERM, except signals from a terminal, which reach it directly. `block_signals`: start the
+    program, which a signal would kill, with signals blocked; its child calls `install_signal_handlers` to unblock them.
     """
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
@@ -218,11 +222,11 @@ def run_forwarding_signals(
                 _tie_to_parent, os.getpid(), previous_mask | _HANDLED_SIGNALS if block_signals else previous_mask
             ),
         )
-        code, forwarded_signal = _wait(process)
+        code, forwarded_signal = _wait_forwarding_signals(process)
         # The child received the signal as SIGTERM, and exits as after Ctrl-C.
         return (
             128 + forwarded_signal
-            if forwarded_signal and shell_exit_code(code) == _INTERRUPTED
+            if forwarded_signal and shell_exit_code(code) == _INTERRUPTED_EXIT_CODE
             else shell_exit_code(code)
         )
     finally:
@@ -243,7 +247,7 @@ def _tie_to_parent(parent: int, mask: set[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+def _wait_forwarding_signals(process: subprocess.Popen[bytes]) -> tuple[int, int]:
     """Wait until the program ends, and forward signals to its child as SIGTERM. Returns the exit status, and the first forwarded
     signal or 0."""
     # `is_pending`: a signal must still be forwarded, because the child or its handler did not exist yet.

@@ -1,4 +1,4 @@
-"""The sockets on which a process listens, according to the kernel. Call these functions on the process's host (`Host.run`)."""
+"""Finds the sockets on which a process listens, as the kernel lists them. Call these functions on the process's host (`Host.run`)."""
 
 from __future__ import annotations
 

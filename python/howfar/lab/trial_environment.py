@@ -13,7 +13,6 @@ from howfar.lab.connected_server import ConnectedServer, ServerProof, view_recei
 from howfar.lab.counts import low_count_violations
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import RUN_LIMITS, crossing_violations, limits_for_trial, link_receipt
-from howfar.lab.replication import ReplicaSet
 from howfar.lab.server_group import ServerGroup
 from howfar.lab.window import LabWindowWatch, WatchTargets
 from howfar.services import SqlProtocol
@@ -61,10 +60,6 @@ class LabTrialEnvironment:
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
         return {server.name: server.service_endpoint() for server in (self.main, *self.auxiliary_servers)}
 
-    @property
-    def replica_set(self) -> ReplicaSet | None:
-        return self.server_group.replica_set
-
     def reset_counters(self) -> None:
         self.idle.begin()
         if self.link is not None:
@@ -84,7 +79,7 @@ class LabTrialEnvironment:
         receipt = TrialReceipt(
             server=ServerReceipt(session_view=view_receipt(self.main.view), content=content), idle=idle_receipt
         ).updated(group_receipt.receipt)
-        if session is not None:  # otherwise the load has not begun, and no halts have been counted
+        if session is not None:  # without a session the load has not begun, and no halts have been counted
             violations += idle_receipt.violations()
         if self.link is not None and self.rtt_at_rest is not None:
             receipt.link = link_receipt(self.link, self.rtt_at_rest, self.link.counters(), self.tcp)
@@ -92,7 +87,7 @@ class LabTrialEnvironment:
         return CollectedReceipt(receipt, tuple(violations))
 
     def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        # An application opens its own sessions, which the servers' own reports check; then there is no engine session.
+        # An application opens its own sessions, which are checked by the servers' reports; then there is no engine session.
         engine_sessions = {} if session is None or self.application is not None else {self.main.name: session}
         sessions = engine_sessions if load.sessions is None else load.sessions
         application_receipt = CollectedReceipt() if self.application is None else self.application.collect_receipt()

@@ -59,8 +59,8 @@ def last_cpu(stat: bytes) -> int:
 
 
 class ThreadClocks:
-    """CPU time of a process's threads, by CPU. The time between two samples counts for the CPU on which the thread is at the second
-    sample. Empty if `pid` is None."""
+    """Measures the CPU time of a process's threads, by CPU. The time between two samples counts for the CPU on which the thread is at
+    the second sample. Measures nothing if `pid` is None."""
 
     def __init__(self, pid: int | None) -> None:
         self._files: list[tuple[ProcFile, ProcFile]] = []
@@ -109,11 +109,20 @@ _PEER_OFFSET, _LOOPBACK = 24, 127
 _BUFFER_BYTES = 1 << 18
 _TIMEOUT_S = 5.0
 
-_RTT_US, _TOTAL_RETRANS, _BYTES_ACKED, _BYTES_RECEIVED = 68, 100, 120, 128
-_SEGS_OUT, _SEGS_IN, _MIN_RTT_US, _BUSY_US, _RWND_LIMITED_US, _SNDBUF_LIMITED_US = 136, 140, 148, 168, 176, 184
-"""Offsets of fields of `struct tcp_info`; new kernels only append fields to it."""
+_RTT_OFFSET, _TOTAL_RETRANS_OFFSET, _BYTES_ACKED_OFFSET, _BYTES_RECEIVED_OFFSET = 68, 100, 120, 128
+_SEGS_OUT_OFFSET, _SEGS_IN_OFFSET, _MIN_RTT_OFFSET, _BUSY_OFFSET, _RWND_LIMITED_OFFSET, _SNDBUF_LIMITED_OFFSET = (
+    136,
+    140,
+    148,
+    168,
+    176,
+    184,
+)
+"""Offsets of fields of `struct tcp_info`, of which times are in µs; new kernels only append fields."""
 _NO_MIN_RTT = 2**32 - 1
+"""The kernel's minimum RTT before the first measurement."""
 _FRAME_HEADER_BYTES = 66
+"""Headers of a segment: Ethernet, IPv4, and TCP with time stamps."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,7 @@ class SocketDiag:
             parts.append(self._socket.recv(_BUFFER_BYTES))
             last_type = _last_message_type(parts[-1])
             if last_type == _NLMSG_ERROR:
-                raise OSError("the kernel does not tell about its TCP connections")
+                raise OSError("the kernel does not report its TCP connections")
             if last_type == _NLMSG_DONE:
                 return tuple(parts)
 
@@ -183,8 +192,8 @@ def _last_message_type(part: bytes) -> int:
     return message_type
 
 
-def parse_connections(reply: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, ConnectionCounts]:
-    """The connections in a reply of `SocketDiag.query`, by cookie. `loopback`: include those of a host with itself."""
+def parse_connections(reply: tuple[bytes, ...], *, include_loopback: bool = True) -> dict[bytes, ConnectionCounts]:
+    """The connections in a reply of `SocketDiag.query`, by cookie. `include_loopback`: include those of a host with itself."""
     connections = {}
     for part in reply:
         offset = 0
@@ -192,14 +201,14 @@ def parse_connections(reply: tuple[bytes, ...], *, loopback: bool = True) -> dic
             length, message_type = _HEADER.unpack_from(part, offset)[:2]
             if message_type == _SOCK_DIAG_BY_FAMILY:
                 message = part[offset + _HEADER.size : offset + length]
-                info = _attribute(message[_DIAG_MESSAGE_BYTES:], _INET_DIAG_INFO)
-                if info is not None and (loopback or message[_PEER_OFFSET] != _LOOPBACK):
+                info = _find_attribute(message[_DIAG_MESSAGE_BYTES:], _INET_DIAG_INFO)
+                if info is not None and (include_loopback or message[_PEER_OFFSET] != _LOOPBACK):
                     connections[message[_COOKIE_OFFSET : _COOKIE_OFFSET + 8]] = parse_tcp_info(info)
             offset += max(_align(length), _HEADER.size)
     return connections
 
 
-def _attribute(attributes: bytes, requested_type: int) -> bytes | None:
+def _find_attribute(attributes: bytes, requested_type: int) -> bytes | None:
     offset = 0
     while offset + _ATTRIBUTE.size <= len(attributes):
         length, attribute_type = _ATTRIBUTE.unpack_from(attributes, offset)
@@ -212,24 +221,24 @@ def _attribute(attributes: bytes, requested_type: int) -> bytes | None:
 def parse_tcp_info(info: bytes) -> ConnectionCounts:
     """A connection's counts from `struct tcp_info`, which may lack the last fields."""
 
-    def read_number(offset: int, struct_format: Literal["=I", "=Q"], unit: int = 1) -> int | None:
+    def read_count(offset: int, struct_format: Literal["=I", "=Q"], unit: int = 1) -> int | None:
         if offset + struct.calcsize(struct_format) > len(info):
             return None
         value: int = struct.unpack_from(struct_format, info, offset)[0]
         return value * unit
 
-    min_rtt = read_number(_MIN_RTT_US, "=I")
+    min_rtt = read_count(_MIN_RTT_OFFSET, "=I")
     return ConnectionCounts(
-        rtt_ns=read_number(_RTT_US, "=I", 1000) or 0,
+        rtt_ns=read_count(_RTT_OFFSET, "=I", 1000) or 0,
         min_rtt_ns=None if min_rtt in (None, _NO_MIN_RTT) else min_rtt * 1000,
-        retransmits=read_number(_TOTAL_RETRANS, "=I") or 0,
-        segments_out=read_number(_SEGS_OUT, "=I"),
-        segments_in=read_number(_SEGS_IN, "=I"),
-        bytes_acked=read_number(_BYTES_ACKED, "=Q"),
-        bytes_received=read_number(_BYTES_RECEIVED, "=Q"),
-        busy_ns=read_number(_BUSY_US, "=Q", 1000),
-        rwnd_limited_ns=read_number(_RWND_LIMITED_US, "=Q", 1000),
-        sndbuf_limited_ns=read_number(_SNDBUF_LIMITED_US, "=Q", 1000),
+        retransmits=read_count(_TOTAL_RETRANS_OFFSET, "=I") or 0,
+        segments_out=read_count(_SEGS_OUT_OFFSET, "=I"),
+        segments_in=read_count(_SEGS_IN_OFFSET, "=I"),
+        bytes_acked=read_count(_BYTES_ACKED_OFFSET, "=Q"),
+        bytes_received=read_count(_BYTES_RECEIVED_OFFSET, "=Q"),
+        busy_ns=read_count(_BUSY_OFFSET, "=Q", 1000),
+        rwnd_limited_ns=read_count(_RWND_LIMITED_OFFSET, "=Q", 1000),
+        sndbuf_limited_ns=read_count(_SNDBUF_LIMITED_OFFSET, "=Q", 1000),
     )
 
 
@@ -276,8 +285,9 @@ def share_to_server(before: Connections, after: Connections) -> float | None:
     growths = [_count_growth(before, after, name) for name in names]
     if None in growths:
         return None
-    in_bytes, in_segments, out_bytes, out_segments = (value or 0 for value in growths)
-    to_server, to_client = in_bytes + _FRAME_HEADER_BYTES * in_segments, out_bytes + _FRAME_HEADER_BYTES * out_segments
+    received_bytes, received_segments, sent_bytes, sent_segments = (value or 0 for value in growths)
+    to_server = received_bytes + _FRAME_HEADER_BYTES * received_segments
+    to_client = sent_bytes + _FRAME_HEADER_BYTES * sent_segments
     return to_server / (to_server + to_client) if to_server + to_client else None
 
 
@@ -359,14 +369,14 @@ class LabWindowWatch:
             samplers = _Samplers(self._targets, stack)
             self._clocks = samplers.clocks
             self._readings.start_ns = time.monotonic_ns()
-            samplers.sample_edges(self._readings)
+            samplers.sample_edge(self._readings)
             while (remaining_ns := self._last_sample_ns - time.monotonic_ns()) > 0:
                 if self._stop.wait(min(remaining_ns / 1e9, _SAMPLE_INTERVAL_S)):
                     break
                 if self._last_sample_ns > time.monotonic_ns():
                     samplers.sample(self._readings)
             self._readings.end_ns = time.monotonic_ns()
-            samplers.sample_edges(self._readings)
+            samplers.sample_edge(self._readings)
         self._readings.cost_ns = time.thread_time_ns()
 
 
@@ -394,10 +404,10 @@ class _Samplers:
         """Take one sample: interface, queues, and CPU time of the emulator's threads."""
         at_ns = time.monotonic_ns()
         if self._files is not None:
-            readings.network.append(self._files.read(at_ns, self._queues()))
+            readings.network.append(self._files.read(at_ns, self._queue_bytes()))
         self.clocks.sample()
 
-    def sample_edges(self, readings: _Readings) -> None:
+    def sample_edge(self, readings: _Readings) -> None:
         """Take the first or the last sample, which also reads connections, CPUs, timeouts and the server's counters. The server comes
         last, because it may be slow."""
         for side, diag in list(self._diags.items()):
@@ -410,7 +420,7 @@ class _Samplers:
         self.sample(readings)
         readings.server.append(self._targets.snapshot())
 
-    def _queues(self) -> tuple[int | None, int | None] | None:
+    def _queue_bytes(self) -> tuple[int | None, int | None] | None:
         stats = None if self._targets.link is None else self._targets.link.counters()
         return None if stats is None else (stats.to_server.queue_bytes_lately, stats.to_client.queue_bytes_lately)
 
@@ -419,8 +429,8 @@ def _build_window(targets: WatchTargets, readings: _Readings, link_cpu_ns: Mappi
     length_ns = readings.end_ns - readings.start_ns
     if length_ns <= 0 or len(readings.stat) < 2:
         return None
-    # With a link, connections over the loopback do not count: a program on the path may use the server's port number there too.
-    tcp, share_to_server = _tcp_records(readings, loopback=targets.link is None)
+    # With a link, ignore connections over the loopback, on which a program on the path may use the server's port number too.
+    tcp, share_to_server = _tcp_records(readings, include_loopback=targets.link is None)
     return Window(
         length_ns=length_ns,
         interface=targets.interface,
@@ -432,22 +442,22 @@ def _build_window(targets: WatchTargets, readings: _Readings, link_cpu_ns: Mappi
         cpus_busy=busy_shares(readings.stat[0], readings.stat[-1], length_ns / 1e9, _TICKS_PER_S),
         link_cpu_ns=dict(link_cpu_ns),
         looks_cpu_ns=readings.cost_ns,
-        timeouts=_reading_growth(readings.timeouts),
+        timeouts=_growth_or_none(readings.timeouts),
     )
 
 
-def _reading_growth(counts: Sequence[int | None]) -> int | None:
+def _growth_or_none(counts: Sequence[int | None]) -> int | None:
     first, last = (counts[0], counts[-1]) if len(counts) > 1 else (None, None)
     return None if first is None or last is None else last - first
 
 
-def _tcp_records(readings: _Readings, *, loopback: bool) -> tuple[tuple[TcpRecord, ...], float | None]:
+def _tcp_records(readings: _Readings, *, include_loopback: bool) -> tuple[tuple[TcpRecord, ...], float | None]:
     """The record of each host, and the share of the bytes that went to the server (None if unknown)."""
     records, share = [], None
     for side in SIDES:
         if len(readings.tcp[side]) != 2:
             continue
-        before, after = (parse_connections(reply, loopback=loopback) for reply in readings.tcp[side])
+        before, after = (parse_connections(reply, include_loopback=include_loopback) for reply in readings.tcp[side])
         record = tcp_record(side, before, after)
         if record is not None:
             records.append(record)

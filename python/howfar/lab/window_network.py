@@ -16,7 +16,7 @@ from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
 _MAX_FILE_BYTES = 1 << 16
-"""Maximum bytes to read from a file of /proc. The files read here have some hundreds or thousands of bytes."""
+"""Maximum bytes to read from a file of /proc. The files read here have hundreds or thousands of bytes."""
 _ETHERNET_HEADER_BYTES = 14
 _IP_AND_TCP_HEADER_BYTES = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
@@ -106,7 +106,7 @@ class NetworkReading:
 
 @dataclass
 class HostFiles:
-    """The open files that a `NetworkReading` is read from."""
+    """Open files of both hosts, from which each `NetworkReading` is read."""
 
     dev: ProcFile
     server_snmp: ProcFile
@@ -129,8 +129,11 @@ class HostFiles:
 
     def read(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> NetworkReading:
         to_server, to_client = queues or (None, None)
-        client, client_dev = (None if file is None else file.read() for file in (self.client_snmp, self.client_dev))
-        return NetworkReading(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
+        client_snmp, client_dev = (
+            None if file is None else file.read() for file in (self.client_snmp, self.client_dev)
+        )
+        dev, server_snmp = self.dev.read(), self.server_snmp.read()
+        return NetworkReading(at_ns, dev, server_snmp, client_snmp, to_server, to_client, client_dev)
 
     def read_timeouts(self) -> int | None:
         """Retransmission timeouts of all hosts together; None if not reported."""
@@ -189,28 +192,34 @@ _Row = tuple[int, int, int, int, int]
 
 def _row_reader(interface: str, kind: InterfaceKind, share_to_server: float) -> Callable[[NetworkReading], _Row | None]:
     def read_row(reading: NetworkReading) -> _Row | None:
-        traffic_counts = parse_traffic(reading.dev, interface)
-        if traffic_counts is None:
+        traffic = parse_traffic(reading.dev, interface)
+        if traffic is None:
             return None
         server = parse_segments(reading.server_snmp)
         client = server if reading.client_snmp is None else parse_segments(reading.client_snmp)
         if kind == "loopback":
-            to_server = round(traffic_counts.received_bytes * share_to_server)
-            packets = round(traffic_counts.received_packets * share_to_server)
+            to_server_bytes = round(traffic.received_bytes * share_to_server)
+            to_server_packets = round(traffic.received_packets * share_to_server)
             return (
-                to_server,
-                traffic_counts.received_bytes - to_server,
-                packets,
-                traffic_counts.received_packets - packets,
+                to_server_bytes,
+                traffic.received_bytes - to_server_bytes,
+                to_server_packets,
+                traffic.received_packets - to_server_packets,
                 server.retransmitted,
             )
-        in_sent, out_sent = (
-            client.sent - segments_to_self(reading.client_dev),
-            server.sent - segments_to_self(reading.dev),
+        client_segments = client.sent - segments_to_self(reading.client_dev)
+        server_segments = server.sent - segments_to_self(reading.dev)
+        to_server_bytes, to_server_packets = count_frames(
+            traffic.received_bytes, traffic.received_packets, client_segments
         )
-        in_bytes, in_packets = count_frames(traffic_counts.received_bytes, traffic_counts.received_packets, in_sent)
-        out_bytes, out_packets = count_frames(traffic_counts.sent_bytes, traffic_counts.sent_packets, out_sent)
-        return in_bytes, out_bytes, in_packets, out_packets, client.retransmitted + server.retransmitted
+        to_client_bytes, to_client_packets = count_frames(traffic.sent_bytes, traffic.sent_packets, server_segments)
+        return (
+            to_server_bytes,
+            to_client_bytes,
+            to_server_packets,
+            to_client_packets,
+            client.retransmitted + server.retransmitted,
+        )
 
     return read_row
 
@@ -221,8 +230,8 @@ def segments_to_self(dev: bytes | None) -> int:
     return 0 if loopback is None else loopback.sent_packets
 
 
-def count_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
-    """Bytes and frames as a network card would count them, computed from an interface that counts super-packets: with headers for each
-    of the `sent` segments."""
-    frames = max(sent, counted_packets)
+def count_frames(counted_bytes: int, counted_packets: int, sent_segments: int) -> tuple[int, int]:
+    """Bytes and frames as a network card would count them, with headers for each of the `sent_segments`, computed from the counts of
+    an interface that counts super-packets."""
+    frames = max(sent_segments, counted_packets)
     return counted_bytes + (_ETHERNET_HEADER_BYTES + _IP_AND_TCP_HEADER_BYTES) * (frames - counted_packets), frames

@@ -23,7 +23,7 @@ from howfar.units import parse_duration_ns
 PGBENCH_KINDS: tuple[str, ...] = get_args(Pgbench.model_fields["kind"].annotation)
 KINDS = (*SYSBENCH_KINDS, *PGBENCH_KINDS)
 WORKLOADS = (*SYSBENCH_KINDS, *(kind.replace("_", "-") for kind in PGBENCH_KINDS))
-"""Workload names as written on the command line."""
+"""Names of workloads on the command line."""
 ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
 PASSWORD_ADVICE = (
     "Use --password-file FILE (readable by you alone), the environment variable HOWFAR_PASSWORD, or --ask-password."
@@ -38,7 +38,7 @@ OptionValue = bool | int | float | str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Options:
-    """The parsed command line. `values` has only the options that were given; see `value`."""
+    """The parsed command line. `values` has only the options that were given; `value` adds defaults."""
 
     dsn: str | None
     kind: str | None
@@ -80,7 +80,7 @@ def parse_command_line(arguments: Sequence[str]) -> Options:
         name, has_value, text = argument[2:].partition("=")
         option = _find_option(name, arguments)
         if option.treatment == "refused":
-            raise UsageError(f"--{option.name} is not accepted: {option.why}", _advice_instead(option))
+            raise UsageError(f"--{option.name} is not accepted: {option.why}", _refusal_advice(option))
         if not has_value:
             text = _take_value(option, remaining)
         if option.treatment == "ignored":
@@ -92,7 +92,7 @@ def parse_command_line(arguments: Sequence[str]) -> Options:
     return _parse_positional(positional, values, notes)
 
 
-def _advice_instead(option: Option) -> str:
+def _refusal_advice(option: Option) -> str:
     return PASSWORD_ADVICE if "password" in option.name else HELP
 
 
@@ -152,7 +152,7 @@ def _parse_positional(positional: list[str], values: Mapping[str, OptionValue], 
 def _workload_named(argument: str) -> str | None:
     """The workload that an argument names, directly or by the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`.
 
-    None for all else: a file elsewhere is a different script, even if it has the same name.
+    None for any other argument: a file elsewhere is a different script, even if it has the same name.
     """
     path = PurePath(argument)
     name = path.stem if path.suffix == ".lua" and path.parts[-3:-1] == ("share", "sysbench") else argument
@@ -160,7 +160,7 @@ def _workload_named(argument: str) -> str | None:
 
 
 def _misplaced_error(argument: str) -> UsageError:
-    """The error for a positional argument that does not fit. The message repeats the argument only if it cannot be a password."""
+    """The error for an unexpected positional argument. The message repeats the argument only if it cannot be a password."""
     known_words = (*WORKLOADS, *ACTIONS)
     suggestion = did_you_mean(argument, known_words)
     if argument.endswith(".lua") and PurePath(argument).name.removesuffix(".lua").isidentifier():
@@ -169,7 +169,7 @@ def _misplaced_error(argument: str) -> UsageError:
             "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
     if argument.endswith(".toml"):
-        return UsageError("a file stands where the DSN is expected", "Pass a workload with --workload FILE.toml.")
+        return UsageError("a file was given where a DSN is expected", "Pass a workload with --workload FILE.toml.")
     if argument.startswith("-p"):
         return UsageError("passwords are not taken from -p", PASSWORD_ADVICE)
     if suggestion:
@@ -342,7 +342,8 @@ def translate(argument: str, remaining: list[str]) -> list[str] | None:
             value = remaining.pop(0)
         return PGBENCH_VALUE_OPTIONS[name](value)
     if name in PGBENCH_SWITCHES:
-        return [*PGBENCH_SWITCHES[name], *([f"-{value}"] if value and not is_long else [])]  # `-SC`: several letters
+        # One argument may have several letters: `-SC`.
+        return [*PGBENCH_SWITCHES[name], *([f"-{value}"] if value and not is_long else [])]
     if is_long or argument == "-" or not argument.startswith("-"):
         return None
     raise unknown_option_error(name, remaining)
@@ -353,7 +354,7 @@ def unknown_option_error(
 ) -> UsageError:
     """The error for an unknown option, given the other arguments; `suggestion`: advice that names options of similar spelling."""
     if (part := _ADDRESS_OPTIONS.get(option)) is not None:
-        suggestion = f"Use --{_driver(other_arguments)}-{part}, or put it into the DSN. "
+        suggestion = f"Use --{_implied_driver(other_arguments)}-{part}, or put it into the DSN. "
         suggestion += "For a password: --password-file or --ask-password. " if option == "-p" else ""
     elif "pass" in option or option == "-a":
         suggestion = f"{PASSWORD_ADVICE} "
@@ -362,7 +363,7 @@ def unknown_option_error(
     return UsageError(f"unknown option {option}", f"{suggestion}{advice}".strip())
 
 
-def _driver(other_arguments: Sequence[str]) -> str:
+def _implied_driver(other_arguments: Sequence[str]) -> str:
     """`pgsql` if another argument implies it, else `mysql`, sysbench's default."""
     implies_postgres = re.compile(r"postgres|--pgsql|pgsql$|(tpcb|simple|select)[-_](like|update|only)$")
     return (

@@ -12,10 +12,10 @@ from howfar.load.search import Goal, SearchResult
 from howfar.load.texts import ADVICE, ANSWERS, CAUSES, CERTAINTY, P99, QUESTION, QUESTION_OF_SEARCH
 from howfar.load.verdict import STEADINESS, UNANSWERED_SHARE, Stamp
 
-_NO_ANSWERS = (Stamp.VOID, Stamp.FAILING)
+_STAMPS_WITHOUT_ANSWER = (Stamp.VOID, Stamp.FAILING)
 """Stamps of results that do not answer the question."""
 _NONE_DUE = "none-due"
-"""Id of a result without an answer that needs no stamp: an open loop without a request."""
+"""Id of the finding that an open loop had no request, so that there is no answer. No stamp says so."""
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,40 @@ class Conclusion:
 
     answer: Answer
     certainty: str
-    """Empty: there is no answer."""
+    """How sure the answer is; empty if there is no answer."""
     advice: tuple[str, ...]
 
 
 def _conclude(
-    question: str, found: Finding, causes: tuple[Finding, ...], sure: str, advice: Iterable[str]
+    question: str, answer_finding: Finding, causes: tuple[Finding, ...], certainty: str, advice: Iterable[str]
 ) -> Conclusion:
     answer = Answer(
         question=question,
-        sentence=sentence([found], ANSWERS),
-        findings=(found,),
+        sentence=sentence([answer_finding], ANSWERS),
+        findings=(answer_finding,),
         why=sentence(causes, CAUSES),
         causes=causes,
     )
-    return Conclusion(answer, sure, tuple(dict.fromkeys(advice)))
+    return Conclusion(answer, certainty, tuple(dict.fromkeys(advice)))
 
 
 def conclude(result: Result) -> Conclusion:
     """The conclusion of one load."""
-    found, verdict = _find_load(result), result.verdict
+    answer_finding, verdict = _find_answer(result), result.verdict
     advice = [finding.advice for finding in verdict.findings] or [
         ADVICE["longer" if STEADINESS in verdict.unknown else "repeat"]
     ]
     if not verdict.findings and not result.open_loop:
         advice.append(fill(ADVICE["rate"], rate=result.per_second(result.finished.transactions)))
-    return _conclude(QUESTION, found, _find_causes(result, found), _certainty(result, found), advice)
+    return _conclude(
+        QUESTION, answer_finding, _find_causes(result, answer_finding), _certainty(result, answer_finding), advice
+    )
 
 
-def _find_load(result: Result) -> Finding:
-    """The load that the server sustains, or why the result does not say."""
+def _find_answer(result: Result) -> Finding:
+    """A finding: the load that the server sustains, or why the result does not show it."""
     arrivals, requests, verdict = result.job.arrivals, result.finished.open_loop, result.verdict
-    for stamp in _NO_ANSWERS:
+    for stamp in _STAMPS_WITHOUT_ANSWER:
         if verdict.has_stamp(stamp):
             return Finding(id=stamp)
     rate, p99 = result.per_second(result.finished.transactions), _p99_text(result.transaction.percentile(0.99))
@@ -81,13 +83,13 @@ def _p99_text(bound: PercentileBounds | None) -> str:
     return fill(P99["exact" if bound.exact else "bound"], time=format_latency(bound.low_ns))
 
 
-def _find_causes(result: Result, found: Finding) -> tuple[Finding, ...]:
-    """Why the answer is so: the reason of its stamp, or what the load waited for."""
-    if found.id == _NONE_DUE:
+def _find_causes(result: Result, answer_finding: Finding) -> tuple[Finding, ...]:
+    """The causes of the answer: the reason for its stamp, or what the load waited for."""
+    if answer_finding.id == _NONE_DUE:
         return ()
     requests = result.finished.open_loop
-    reasons = [finding.because for finding in result.verdict.findings if finding.stamp == found.id]
-    if (reasons and requests is None) or found.id in _NO_ANSWERS:
+    reasons = [finding.because for finding in result.verdict.findings if finding.stamp == answer_finding.id]
+    if (reasons and requests is None) or answer_finding.id in _STAMPS_WITHOUT_ANSWER:
         return (Finding(id="stamp", parameters={"because": reasons[0]}),)
     if requests is None:
         return (Finding(id="waits", parameters={"mean": format_latency(result.transaction.mean_ns)}),)
@@ -95,20 +97,20 @@ def _find_causes(result: Result, found: Finding) -> tuple[Finding, ...]:
     return (Finding(id="answered", parameters=dict(figures)),)
 
 
-def _certainty(result: Result, found: Finding) -> str:
-    """How sure the answer is, in one line. Empty: there is none."""
+def _certainty(result: Result, answer_finding: Finding) -> str:
+    """How sure the answer is, in one line; empty if there is no answer."""
     verdict = result.verdict
-    doubts = [finding.stamp for finding in verdict.findings if finding.stamp != found.id]
-    if found.id in (*_NO_ANSWERS, _NONE_DUE):
+    doubts = [finding.stamp for finding in verdict.findings if finding.stamp != answer_finding.id]
+    if answer_finding.id in (*_STAMPS_WITHOUT_ANSWER, _NONE_DUE):
         return ""
-    names = [
+    clauses = [
         "run",
         *(["doubtful"] if doubts else []),
         *([] if verdict.findings else ["errors" if result.errors else "valid"]),
     ]
-    names += ["unknown"] if verdict.unknown else []
+    clauses += ["unknown"] if verdict.unknown else []
     return _certainty_text(
-        names,
+        clauses,
         seconds=result.seconds,
         transactions=result.finished.transactions,
         stamps=join(doubts),
@@ -117,16 +119,23 @@ def _certainty(result: Result, found: Finding) -> str:
     )
 
 
-def conclude_search(goal: Goal, found: SearchResult, is_client_short: bool) -> Conclusion:
-    """The conclusion of a search. `is_client_short`: in trials that failed, the client was short of CPU."""
-    figures = {"rate": found.rate, "failed": found.failed_at, "goal": str(goal), "repeats": found.repeats}
+def conclude_search(goal: Goal, search_result: SearchResult, is_client_limited: bool) -> Conclusion:
+    """The conclusion of a search. `is_client_limited`: whether the client was short of CPU in trials that failed."""
+    figures = {
+        "rate": search_result.rate,
+        "failed": search_result.failed_at,
+        "goal": str(goal),
+        "repeats": search_result.repeats,
+    }
     parameters = {name: value for name, value in figures.items() if value is not None}
-    causes = (Finding(id="repeated", parameters=parameters),) if found.kind == "found" else ()
-    names = ["trials" if found.repeats else "only-trials", *(["client"] if is_client_short else [])]
-    sure = _certainty_text(names, trials=found.trials, repeats=found.repeats, rate=found.rate)
-    finding = Finding(id=found.kind, parameters=parameters)
+    causes = (Finding(id="repeated", parameters=parameters),) if search_result.kind == "found" else ()
+    clauses = ["trials" if search_result.repeats else "only-trials", *(["client"] if is_client_limited else [])]
+    certainty = _certainty_text(
+        clauses, trials=search_result.trials, repeats=search_result.repeats, rate=search_result.rate
+    )
+    finding = Finding(id=search_result.kind, parameters=parameters)
     advice = [ADVICE[finding.id]] if finding.id in ADVICE else []
-    return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, sure, advice)
+    return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, certainty, advice)
 
 
 def _certainty_text(names: Iterable[str], **figures: object) -> str:

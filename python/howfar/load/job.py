@@ -46,6 +46,7 @@ SECOND_NS = 1_000_000_000
 DEFAULT_NAME = "sbtest"
 """Default for user and database, as in sysbench."""
 ONE_TABLE = ("select_random_points", "select_random_ranges")
+"""Sysbench workloads that use only the first table."""
 POSTGRES_IGNORED = ("40001", "40P01", "23505")
 """Errors at which sysbench restarts a transaction on PostgreSQL: serialization failure, deadlock, duplicate key."""
 MAX_LOADERS = 1024
@@ -53,20 +54,20 @@ MAX_LOADERS = 1024
 
 
 def fields(options: Options, part: str) -> dict[str, Any]:
-    """The fields of one part of the engine's job, with the values of the options that set them (see `Option.field`)."""
+    """The fields of one part of the engine's job, from the options that set them (see `Option.field`)."""
     pairs = ((option.field.partition("."), option.name) for option in OPTIONS)
     return {field: options.value(name) for (prefix, _, field), name in pairs if prefix == part}
 
 
 @dataclass(frozen=True)
 class LoadLogin(Login):
-    """The account, the address and the session of a load; `address` is complete, `target` is numeric."""
+    """The account and the server of a load; `address` is complete, `target` has a numeric address."""
 
     target: Target = field(kw_only=True)
 
 
 def address_from_options(options: Options) -> ServerAddress:
-    """The address that sysbench's options give; one source among others, like DSN and option file. Raises UsageError."""
+    """The server's address as far as sysbench's options give it; a DSN and an option file are other sources. Raises UsageError."""
 
     def single_value(name: str) -> str | None:
         values = options.value(name) or ()
@@ -122,7 +123,7 @@ def _ssl_mode(options: Options) -> Any:
     try:
         mode = parse_ssl_mode(text)
         if mode == "PREFERRED":
-            raise ValueError("it leaves open what is measured: use REQUIRED or DISABLED")
+            raise ValueError("this mode leaves open what is measured: use REQUIRED or DISABLED")
         return mode
     except ValueError as error:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
@@ -334,9 +335,9 @@ def transport_line(login: LoadLogin, session: Session) -> str:
         endpoint = f"Unix socket {target.path}"
     else:
         assert isinstance(target, TcpTarget)
-        text = f"[{target.host}]" if ":" in target.host else target.host
-        name = f" ({host})" if host not in (None, target.host) else ""
-        endpoint = f"TCP to {text}:{target.port}{name}"
+        numeric_host = f"[{target.host}]" if ":" in target.host else target.host
+        host_name = f" ({host})" if host not in (None, target.host) else ""
+        endpoint = f"TCP to {numeric_host}:{target.port}{host_name}"
     tls = "no TLS"
     if session.tls is not None:
         checks = {
@@ -383,9 +384,9 @@ def max_statements_per_connection(job: LoadJob) -> int:
 
 
 def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
-    """The statement that lifts the limit which `message` reports; None for other errors.
+    """Advice with the statement that raises the limit that `message` reports; None for other errors.
 
-    The server reports that a limit was reached, not how high it must be.
+    The server reports that a limit was reached, but not how high the limit must be.
     """
     match = _LIMIT_ERROR.search(message)
     if match is None:
@@ -415,7 +416,7 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
 
 WORKLOAD_MAX_BYTES = 4_000_000
 ADVICE = "docs/load.md has the format; `howfar load --workload orders …` runs the included example."
-_HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")
+_TABLE_HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*=")
 
 Loc = tuple[str | int, ...]
@@ -467,7 +468,7 @@ def check_values(source: str, text: str, workload: Custom, protocol: ServiceName
             )
 
 
-_MYSQL = re.compile(
+_MYSQL_TOKEN = re.compile(
     r"""
     '(?:''|\\.|[^'\\])*(?:'|\\?\Z) | "(?:""|\\.|[^"\\])*(?:"|\\?\Z) | `(?:``|[^`])*(?:`|\Z)
     | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]* | /\*(?!M?!)(?:(?!\*/).)*
@@ -475,11 +476,11 @@ _MYSQL = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_NAME = r"A-Za-z0-9_$\x80-\U0010ffff"
-_POSTGRESQL = re.compile(
+_NAME_CHARACTERS = r"A-Za-z0-9_$\x80-\U0010ffff"
+_POSTGRESQL_TOKEN = re.compile(
     rf"""
-    (?<![{_NAME}])[eE]'(?:''|\\.|[^'\\])*(?:'|\\?\Z) | '(?:''|[^'])*(?:'|\Z) | "(?:""|[^"])*(?:"|\Z)
-    | (?<![{_NAME}])(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$)(?:(?!(?P=tag)).)*
+    (?<![{_NAME_CHARACTERS}])[eE]'(?:''|\\.|[^'\\])*(?:'|\\?\Z) | '(?:''|[^'])*(?:'|\Z) | "(?:""|[^"])*(?:"|\Z)
+    | (?<![{_NAME_CHARACTERS}])(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$)(?:(?!(?P=tag)).)*
     | --[^\n]* | (?P<comment>/\*)
     | \?\? | \?& | \?\|(?!\|) | \?(?=[ \t\n\f\r]*')
     | (?P<value>\?)
@@ -495,9 +496,9 @@ def count_values(sql: str, protocol: ServiceName | None) -> int:
     The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` tests both. MySQL executes what a comment
     `/*!` contains. PostgreSQL's operator `?` is written `??`; `?` before a string, `?|` and `?&` are also operators.
     """
-    rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
+    token = _POSTGRESQL_TOKEN if protocol == "postgresql" else _MYSQL_TOKEN
     count, position = 0, 0
-    while (match := rules.search(sql, position)) is not None:
+    while (match := token.search(sql, position)) is not None:
         count += match.lastgroup == "value"
         position = match.end()
         if match.lastgroup == "tag":
@@ -526,7 +527,7 @@ def _format_loc(loc: Loc) -> str:
 
 
 def _convert_units(source: str, text: str, table: Any, loc: Loc) -> None:
-    """Convert values with units to what `Custom` expects."""
+    """Convert values with units, in place, to the numbers that `Custom` expects."""
     if isinstance(table, list):
         for index, item in enumerate(table):
             _convert_units(source, text, item, (*loc, index))
@@ -566,13 +567,14 @@ def line_of(text: str, loc: Loc) -> int:
 
 
 def _find_lines(text: str) -> dict[Loc, int]:
+    """Line numbers of the tables and keys of a TOML text."""
     lines: dict[Loc, int] = {}
     counts: dict[Loc, int] = {}
     table: Loc = ()
     open_quotes = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not open_quotes:
-            if header := _HEADER.match(line):
+            if header := _TABLE_HEADER.match(line):
                 names = tuple(name.strip() for name in header.group(2).split("."))
                 table = _table_path(names, counts, header.group(1) == "[[")
                 for length in range(1, len(table) + 1):
@@ -588,7 +590,7 @@ def _find_lines(text: str) -> dict[Loc, int]:
 
 
 def _table_path(names: tuple[str, ...], counts: dict[Loc, int], is_array: bool) -> Loc:
-    """The path of `[a.b]` or `[[a.b]]`, with the number of the item in each array of tables."""
+    """The location of the table `[a.b]` or `[[a.b]]`, with the index of the item in each array of tables."""
     path: Loc = ()
     for position, name in enumerate(names):
         path = (*path, name)

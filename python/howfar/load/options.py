@@ -28,15 +28,16 @@ class Option:
     why: str = ""
     """Why an option is ignored or refused, or what to do instead."""
     same_as: str = ""
-    """The option of which this is a deprecated name."""
+    """The option for which this is a deprecated name."""
     low: int = 0
     """Numbers below this are refused."""
     high: int = 0
-    """Whole numbers above this are refused; 0: no limit."""
+    """Numbers above this are refused; 0 means no limit."""
     bare: str = ""
-    """Value of the option when it is given without one; a switch alone is on."""
+    """Value of the option if it is given without a value. A switch without a value is on."""
     field: str = ""
-    """The field that it sets: `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`; empty if not one field."""
+    """The field of the job that the option sets, such as `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`;
+    empty if it does not set exactly one."""
 
     def default_of(self, dialect: str) -> str | None:
         return self.default_11 if dialect == "1.1" and self.default_11 is not None else self.default
@@ -55,7 +56,7 @@ GROUPS = (SERVER, LOAD, BEYOND_SYSBENCH, TABLES, STATEMENT_MIX, RANDOM_NUMBERS, 
 
 
 def _in_group(group: str, *options: Option, part: str = "") -> tuple[Option, ...]:
-    """Options of one group. `part`: the part of the job in which each sets the field that has its name."""
+    """Put options into a group. `part`: the part of the job in which each option sets the field of the same name."""
     return tuple(
         replace(option, group=group, field=option.field or (f"{part}.{option.name.replace('-', '_')}" if part else ""))
         for option in options

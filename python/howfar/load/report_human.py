@@ -48,7 +48,8 @@ _ERRORS = {
 
 
 def document(result: Result, workload: str, conclusion: Conclusion | None = None, histogram: bool = False) -> Document:
-    """The report of one load. `conclusion`: that of a search whose best trial it was. `histogram`: with sysbench's buckets."""
+    """The report of one load. `conclusion`: the conclusion of a search whose best trial was this load. `histogram`: whether to add a
+    histogram with sysbench's buckets."""
     conclusion = conclusion or conclude(result)
     verdict, requests = result.verdict, result.finished.open_loop
     warnings = [fill(LINES["stamp"], stamp=finding.stamp, because=finding.because) for finding in verdict.findings]
@@ -70,7 +71,7 @@ def document(result: Result, workload: str, conclusion: Conclusion | None = None
 
 
 def conclusion_document(conclusion: Conclusion, setting: str, *blocks: Block) -> Document:
-    """The conclusion, these blocks, and what to do."""
+    """A report with the conclusion, these blocks, and what to do."""
     answer = conclusion.answer
     parts: tuple[Block, ...] = (
         Answer(answer.sentence, why=answer.why, certainty=conclusion.certainty),
@@ -148,14 +149,14 @@ def _in_flight_notes(result: Result) -> list[str]:
 def _percentiles_table(
     title: str, latencies: Iterable[tuple[str, LatencyHistogram]], notes: Sequence[str] = ()
 ) -> Table:
-    """Count and percentiles of each latency; `≥` where unanswered requests leave only a lower bound."""
-    heads = (title, "count", "mean", *(name for name, _ in SHARES), "max")
+    """A table with count and percentiles of each latency; `≥` marks a lower bound, which is all that unanswered requests permit."""
+    headings = (title, "count", "mean", *(name for name, _ in SHARES), "max")
     rows = tuple(plain_cells(label, f"{latency.count:,}", *_bounds(latency)) for label, latency in latencies)
-    return Table("", plain_columns(*heads), rows, tuple(notes), main=True)
+    return Table("", plain_columns(*headings), rows, tuple(notes), main=True)
 
 
 def _bounds(latency: LatencyHistogram) -> Iterator[str]:
-    """Mean, percentiles and maximum."""
+    """Mean, percentiles and maximum, as text."""
     mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
     shares = (latency.percentile(share) for share in (*(share for _, share in SHARES), 1))
     for bound in (mean if latency.count else None, *shares):
@@ -183,8 +184,8 @@ def _evidence_lines(result: Result) -> Iterator[str]:
         return
     yield _client_line(result, result.client)
     if (tcp := finished.tcp) is not None:
-        p50, most = format_latency(tcp.rtt_p50_ns), format_latency(tcp.rtt_max_ns)
-        yield fill(LINES["tcp"], p50=p50, most=most, retransmits=tcp.retransmits)
+        p50, max_rtt = format_latency(tcp.rtt_p50_ns), format_latency(tcp.rtt_max_ns)
+        yield fill(LINES["tcp"], p50=p50, most=max_rtt, retransmits=tcp.retransmits)
 
 
 def _errors_text(finished: Finished) -> str:
@@ -272,20 +273,21 @@ def _format_if_any(interval: Interval, ns: int) -> str:
 
 BUCKETS = 1024
 LOW_MS, HIGH_MS = 0.001, 100_000.0
-STARS = 40
-_DEDUCT = math.log(LOW_MS)
-_MULTIPLIER = (BUCKETS - 1) / (math.log(HIGH_MS) - _DEDUCT)
+MAX_STARS = 40
+_LOG_LOW = math.log(LOW_MS)
+_BUCKETS_PER_LOG = (BUCKETS - 1) / (math.log(HIGH_MS) - _LOG_LOW)
 
 
 def bucket(ns: int) -> int:
     """sysbench's bucket nearest to a latency; values outside go into the first or the last."""
     if ns <= 0:
         return 0
-    return min(max(math.floor((math.log(ns / 1e6) - _DEDUCT) * _MULTIPLIER + 0.5), 0), BUCKETS - 1)
+    return min(max(math.floor((math.log(ns / 1e6) - _LOG_LOW) * _BUCKETS_PER_LOG + 0.5), 0), BUCKETS - 1)
 
 
 def value_ms(index: int) -> float:
-    return math.exp(index / _MULTIPLIER + _DEDUCT)
+    """The latency that sysbench prints for a bucket."""
+    return math.exp(index / _BUCKETS_PER_LOG + _LOG_LOW)
 
 
 def sysbench_histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
@@ -297,7 +299,7 @@ def sysbench_histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
         return []
     max_count = max(counts.values())
     return ["       value  ------------- distribution ------------- count"] + [
-        f"{value_ms(index):12.3f} |{'*' * math.floor(counts[index] * STARS / max_count + 0.5):<{STARS}} {counts[index]}"
+        f"{value_ms(index):12.3f} |{'*' * math.floor(counts[index] * MAX_STARS / max_count + 0.5):<{MAX_STARS}} {counts[index]}"
         for index in sorted(counts)
     ]
 
@@ -311,7 +313,7 @@ def sysbench_first_line(version: str, dialect: str) -> list[str]:
 
 
 def sysbench_head(job: LoadJob, dialect: str, report_interval_ns: int, seed: int) -> list[str]:
-    """The lines that sysbench prints before the load; `seed` 0: from the clock."""
+    """The lines that sysbench prints before the load. If `seed` is 0, the generator was seeded from the clock."""
     lines = ["Running the test with following options:", f"Number of threads: {job.connections}"]
     if dialect == "1.1" and job.warmup_ns:
         lines.append(f"Warmup time: {job.warmup_ns // SECOND_NS}s")
@@ -340,15 +342,17 @@ def sysbench_interval_lines(interval: Interval, job: LoadJob, percentile: int) -
     """sysbench's line `[ 10s ] thds: …`; with a rate a second line about the queue."""
     seconds = interval.length_ns / 1e9 or 1.0
     share = supported_percentile(percentile)
-    ns = {0: 0, 50: interval.p50_ns, 95: interval.p95_ns, 99: interval.p99_ns, 100: interval.max_ns}[share]
-    stamp = f"[ {(interval.start_ns + interval.length_ns) / 1e9:.0f}s ]"
+    latency_ns = {0: 0, 50: interval.p50_ns, 95: interval.p95_ns, 99: interval.p99_ns, 100: interval.max_ns}[share]
+    time_prefix = f"[ {(interval.start_ns + interval.length_ns) / 1e9:.0f}s ]"
     classes = interval.classes
     by_class = f"{classes.read / seconds:4.2f}/{classes.write / seconds:4.2f}/{classes.other / seconds:4.2f}"
     rates = f"tps: {interval.transactions / seconds:4.2f} qps: {interval.queries / seconds:4.2f} (r/w/o: {by_class})"
     error_rates = f"err/s: {interval.errors / seconds:4.2f} reconn/s: {interval.reconnects / seconds:4.2f}"
-    lines = [f"{stamp} thds: {job.connections} {rates} lat (ms,{share}%): {ns / 1e6:4.2f} {error_rates}"]
+    lines = [f"{time_prefix} thds: {job.connections} {rates} lat (ms,{share}%): {latency_ns / 1e6:4.2f} {error_rates}"]
     if job.arrivals is not None:
-        lines.append(f"{stamp} queue length: {interval.backlog}, concurrency: {_concurrency(interval, job, seconds)}")
+        lines.append(
+            f"{time_prefix} queue length: {interval.backlog}, concurrency: {_concurrency(interval, job, seconds)}"
+        )
     return lines
 
 
@@ -442,12 +446,12 @@ def _sysbench_fairness(result: Result) -> list[str]:
     ]
 
 
-_TITLES = {
+_PGBENCH_TITLES = {
     "select_only": "<builtin: select only>",
     "simple_update": "<builtin: simple update>",
     "tpcb_like": "<builtin: TPC-B (sort of)>",
 }
-_MODES = {"auto": "prepared", "extended": "extended", "disable": "simple", "multi": "simple"}
+_PGBENCH_MODES = {"auto": "prepared", "extended": "extended", "disable": "simple", "multi": "simple"}
 
 
 def pgbench_first_line(version: str) -> list[str]:
@@ -455,7 +459,7 @@ def pgbench_first_line(version: str) -> list[str]:
 
 
 def pgbench_progress(interval: Interval) -> str:
-    """The line of an interval. An interval has no mean, deviation or lag; quantiles replace them, under their own names."""
+    """pgbench's line of an interval. An interval has no mean, deviation or lag; quantiles replace them, under their own names."""
     seconds = interval.length_ns / 1e9 or 1.0
     return (
         f"progress: {(interval.start_ns + interval.length_ns) / 1e9:.1f} s, {interval.transactions / seconds:.1f} tps, "
@@ -477,11 +481,11 @@ def pgbench_report(result: Result, workload: str) -> list[str]:
     """The lines that pgbench 15 prints after the load with --max-tries=0."""
     job, finished, latency = result.job, result.finished, result.transaction
     workload_settings = job.workload
-    lines = [f"transaction type: {_TITLES.get(workload, workload)}"]
+    lines = [f"transaction type: {_PGBENCH_TITLES.get(workload, workload)}"]
     if isinstance(workload_settings, Pgbench):
         lines.append(f"scaling factor: {workload_settings.scale}")
     if not isinstance(workload_settings, KeyValue):
-        lines.append(f"query mode: {_MODES[workload_settings.db_ps_mode]}")
+        lines.append(f"query mode: {_PGBENCH_MODES[workload_settings.db_ps_mode]}")
     return [
         *lines,
         f"number of clients: {job.connections}",
@@ -491,7 +495,7 @@ def pgbench_report(result: Result, workload: str) -> list[str]:
         "number of failed transactions: 0 (0.000%)",
         f"total number of retries: {result.errors}",
         f"latency average = {latency.mean_ns / 1e6:.3f} ms",
-        f"latency stddev = {_deviation_ns(result) / 1e6:.3f} ms",
+        f"latency stddev = {_standard_deviation_ns(result) / 1e6:.3f} ms",
         *_pgbench_lag(result),
         *_pgbench_rate(result),
     ]
@@ -509,11 +513,11 @@ def _pgbench_rate(result: Result) -> list[str]:
     if result.job.session.connect == "per_transaction":
         mean_ns = result.connect.mean_ns if result.connect else 0
         return [f"average connection time = {mean_ns / 1e6:.3f} ms", f"{tps} (including reconnection times)"]
-    initial = f"initial connection time = {result.ready.connect_ns / 1e6:.3f} ms"
-    return [initial, f"{tps} (without initial connection time)"]
+    connection_time = f"initial connection time = {result.ready.connect_ns / 1e6:.3f} ms"
+    return [connection_time, f"{tps} (without initial connection time)"]
 
 
-def _deviation_ns(result: Result) -> float:
+def _standard_deviation_ns(result: Result) -> float:
     """Standard deviation of the latencies, from the histogram, whose buckets are finer than what pgbench prints."""
     latency = result.transaction
     if not latency.count:

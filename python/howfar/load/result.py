@@ -1,7 +1,7 @@
 """A finished load: percentiles with their bounds, verdict, and machine-readable output: JSON, Prometheus, HDR log. No I/O.
 
-The latency of a request without an answer is at least its age. The engine counts it with that age, so percentiles of `transaction`
-are lower bounds. For the upper bound, every unanswered request is slower than all answered ones.
+The latency of an unanswered request is at least its age. The engine counts the request with that age, so percentiles of
+`transaction` are lower bounds. For the upper bound, every unanswered request is assumed to be slower than all answered ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_BOUND_RATIO = 1.01
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """Counts by value, values ascending; `max_ns` is exact."""
+    """Counts by value, in ascending order: `cumulative` has the number of values up to each one; `max_ns` is exact."""
 
     values: tuple[int, ...]
     cumulative: tuple[int, ...]
@@ -67,7 +67,7 @@ class ValueCounts:
 
 
 def make_value_counts(pairs: Sequence[tuple[int, int]], max_ns: int) -> ValueCounts:
-    """Value counts from (value, count), values ascending."""
+    """Value counts from pairs of value and count, in ascending order."""
     nonempty = [(value, count) for value, count in pairs if count > 0]
     return ValueCounts(tuple(value for value, _ in nonempty), tuple(accumulate(count for _, count in nonempty)), max_ns)
 
@@ -82,7 +82,7 @@ def decode(histogram: Histogram) -> ValueCounts:
 
 
 def subtract(total: ValueCounts, part: ValueCounts) -> ValueCounts:
-    """`total` less `part`, bucket by bucket: the answered requests."""
+    """The counts of `total` less those of `part`, bucket by bucket."""
     part_counts = dict(part.pairs())
     return make_value_counts(
         [(value, max(count - part_counts.get(value, 0), 0)) for value, count in total.pairs()], total.max_ns
@@ -91,7 +91,7 @@ def subtract(total: ValueCounts, part: ValueCounts) -> ValueCounts:
 
 @dataclass(frozen=True)
 class PercentileBounds:
-    """A percentile: at least `low_ns`, at most `high_ns`; None if the upper bound is unknown."""
+    """A percentile: at least `low_ns`, at most `high_ns`, which is None if the upper bound is unknown."""
 
     low_ns: int
     high_ns: int | None
@@ -102,7 +102,7 @@ class PercentileBounds:
 
 
 def percentile_bounds(all_requests: ValueCounts, answered: ValueCounts, share: float) -> PercentileBounds | None:
-    """The percentile `share` (0..1) of all requests; None when there was none."""
+    """The percentile `share` (0..1) of all requests; None without requests."""
     low = all_requests.percentile(share)
     if low is None:
         return None
@@ -126,7 +126,7 @@ SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.
 
 @dataclass(frozen=True)
 class LatencyHistogram:
-    """One histogram, readable at any percentile."""
+    """A histogram of latencies; `answered` has only the requests that were answered."""
 
     kind: str
     count: int
@@ -176,7 +176,7 @@ class Result:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the receipt leaves open, although it matches the request."""
+        """Sentences on what the receipt leaves open, although it matches the request."""
         note = encryption_note(self.job, self.receipt)
         return () if note is None else (note,)
 
@@ -194,8 +194,8 @@ class Result:
         return self.transaction if self.service is None else self.service
 
     @property
-    def shown(self) -> tuple[LatencyHistogram, ...]:
-        """Every latency of the machine-readable outputs, in order."""
+    def reported_latencies(self) -> tuple[LatencyHistogram, ...]:
+        """The latencies in the machine-readable outputs, in order."""
         latencies = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
         return tuple(latency for latency in latencies if latency is not None)
 
@@ -220,8 +220,8 @@ def make_result(
     mismatches: tuple[str, ...] = (),
 ) -> Result:
     """Decode and judge a finished load."""
-    by_kind = {histogram.kind: _latency(histogram) for histogram in finished.histograms}
-    transaction = by_kind.pop("transaction", None) or _empty("transaction")
+    by_kind = {histogram.kind: _decode_latency(histogram) for histogram in finished.histograms}
+    transaction = by_kind.pop("transaction", None) or _empty_latency("transaction")
     if "unanswered" in by_kind:
         unanswered = by_kind.pop("unanswered").all_requests
         transaction = replace(transaction, answered=subtract(transaction.all_requests, unanswered))
@@ -258,14 +258,14 @@ def _percentile_ns(latency: LatencyHistogram | None, share: float) -> int | None
     return None if bounds is None else bounds.low_ns
 
 
-def _latency(histogram: Histogram) -> LatencyHistogram:
+def _decode_latency(histogram: Histogram) -> LatencyHistogram:
     values = decode(histogram)
     return LatencyHistogram(
         histogram.kind, histogram.count, histogram.min_ns, histogram.mean_ns, histogram.max_ns, values, answered=values
     )
 
 
-def _empty(kind: str) -> LatencyHistogram:
+def _empty_latency(kind: str) -> LatencyHistogram:
     no_values = ValueCounts((), (), 0)
     return LatencyHistogram(kind, 0, 0, 0.0, 0, no_values, no_values)
 
@@ -327,7 +327,9 @@ def summary(result: Result, answer: Answer) -> dict[str, object]:
         "queries_per_second": result.per_second(finished.queries),
         "errors": finished.errors,
         "reconnects": finished.reconnects,
-        "latency_ns": {latency.kind: _latency_as_dict(latency) for latency in result.shown if latency.count},
+        "latency_ns": {
+            latency.kind: _latency_as_dict(latency) for latency in result.reported_latencies if latency.count
+        },
         "in_flight_ns": None if in_flight is None or not in_flight.count else _latency_as_dict(in_flight),
         "client_cpu_ns_per_query": client.cpu_ns / finished.queries
         if client is not None and finished.queries
@@ -358,47 +360,51 @@ def prometheus_text(result: Result, workload: str) -> str:
     finished, base = result.finished, {"workload": workload, "server_version": result.receipt.server_version}
     lines: list[str] = []
 
-    def family(name: str, description: str, samples: Sequence[Sample]) -> None:
+    def add_family(name: str, description: str, samples: Sequence[Sample]) -> None:
         if samples:
             lines.extend((f"# HELP howfar_load_{name} {description}", f"# TYPE howfar_load_{name} gauge"))
             lines.extend(_sample(f"howfar_load_{name}", {**base, **labels}, value) for labels, value in samples)
 
-    family("timestamp_seconds", "When the measured window began.", [({}, result.measuring.unix_time_ns / 1e9)])
-    family("window_seconds", "Length of the measured window.", [({}, result.seconds)])
-    family("connections", "Connections that carried load.", [({}, result.job.connections)])
-    family("transactions", "Transactions in the window.", [({}, finished.transactions)])
-    family("transactions_per_second", "Throughput.", [({}, result.per_second(finished.transactions))])
-    family("queries_per_second", "Throughput by class of query.", [
+    add_family("timestamp_seconds", "When the measured window began.", [({}, result.measuring.unix_time_ns / 1e9)])
+    add_family("window_seconds", "Length of the measured window.", [({}, result.seconds)])
+    add_family("connections", "Connections that carried load.", [({}, result.job.connections)])
+    add_family("transactions", "Transactions in the window.", [({}, finished.transactions)])
+    add_family("transactions_per_second", "Throughput.", [({}, result.per_second(finished.transactions))])
+    add_family("queries_per_second", "Throughput by class of query.", [
         ({"class": name}, result.per_second(getattr(finished.classes, name))) for name in ("read", "write", "other")
     ])  # fmt: skip
-    family("errors", "Ignored errors by code.", [({"code": code}, n) for code, n in sorted(finished.errors.items())])
-    family("reconnects", "Connections opened again.", [({}, finished.reconnects)])
-    family("latency_seconds", "Latency at a quantile; a lower bound where censored is true.", [
-        sample for latency in result.shown for sample in _quantiles(latency)
+    add_family(
+        "errors",
+        "Ignored errors by code.",
+        [({"code": code}, count) for code, count in sorted(finished.errors.items())],
+    )
+    add_family("reconnects", "Connections opened again.", [({}, finished.reconnects)])
+    add_family("latency_seconds", "Latency at a quantile; a lower bound where censored is true.", [
+        sample for latency in result.reported_latencies for sample in _quantiles(latency)
     ])  # fmt: skip
-    family(
+    add_family(
         "latency_max_seconds",
         "Highest latency.",
-        [({"kind": latency.kind}, latency.max_ns / 1e9) for latency in result.shown],
+        [({"kind": latency.kind}, latency.max_ns / 1e9) for latency in result.reported_latencies],
     )
     if finished.open_loop is not None:
         requests = finished.open_loop
-        family("requests", "Open loop: outcome of every request due.", [
+        add_family("requests", "Open loop: outcome of every request due.", [
             ({"outcome": name}, getattr(requests, name)) for name in ("answered", "unanswered", "failed")
         ])  # fmt: skip
     if result.in_flight is not None:
-        family("in_flight", "Transactions in flight when the window ended.", [({}, result.in_flight.count)])
-        family(
+        add_family("in_flight", "Transactions in flight when the window ended.", [({}, result.in_flight.count)])
+        add_family(
             "in_flight_max_seconds", "Age of the oldest transaction in flight.", [({}, result.in_flight.max_ns / 1e9)]
         )
     if result.client is not None and finished.queries:
         cpu_s_per_query = result.client.cpu_ns / 1e9 / finished.queries
-        family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, cpu_s_per_query)])
-    family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
-    family(
+        add_family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, cpu_s_per_query)])
+    add_family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
+    add_family(
         "stamp",
         "1: the result has this stamp.",
-        [({"stamp": str(s)}, float(result.verdict.has_stamp(s))) for s in Stamp],
+        [({"stamp": str(stamp)}, float(result.verdict.has_stamp(stamp))) for stamp in Stamp],
     )
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Search for the highest rate that meets a goal such as `p99<5ms`: which rate to try next, and when to stop. No I/O.
 
 The rate doubles until a trial fails (or halves until one succeeds), then the gap is bisected on a logarithmic scale; the best
-is tried a second and a third time, because one success may be luck. `MAX_TRIALS` bounds every search.
+rate is tried a second and a third time, because one success may be luck. `MAX_TRIALS` bounds every search.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Goal:
     """A percentile of response time that must stay below a limit."""
 
     share: float
-    """The percentile as a share; 1: the maximum."""
+    """The percentile as a share; 1 means the maximum."""
     limit_ns: int
 
     def __str__(self) -> str:
@@ -61,7 +61,8 @@ def parse_goal(text: str) -> Goal:
 
 @dataclass(frozen=True)
 class RateTrial:
-    """The trial of one rate. `observed_ns`: the percentile, a lower bound when `censored`; `why_not` is empty on success."""
+    """The trial of one rate. `observed_ns`: the percentile, or a lower bound of it if `censored`; `why_not`: why the goal was missed,
+    empty on success."""
 
     rate: float
     observed_ns: int | None
@@ -75,8 +76,8 @@ class RateTrial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of a search. `found`: the highest rate that succeeded, with a failure above it. `at_least`: nothing failed up to the
-    highest allowed. `below`: even the lowest failed. `unclear`: trials ran out, or the best failed when repeated."""
+    """Result of a search. `found`: the highest rate that succeeded, with a failure above it. `at_least`: no rate failed up to the
+    highest allowed. `below`: even the lowest rate failed. `unclear`: trials ran out, or the best failed when repeated."""
 
     kind: Literal["found", "at_least", "below", "unclear"]
     rate: float | None
@@ -87,7 +88,7 @@ class SearchResult:
 
 
 def judge_trial(result: Result, goal: Goal, rate: float) -> RateTrial:
-    """Whether a trial meets the goal: by the upper bound, so that unanswered requests count against it."""
+    """Judge whether a trial meets the goal, by the percentile's upper bound, so that unanswered requests count against it."""
     bound = result.transaction.percentile(goal.share)
     if bound is None:
         return RateTrial(rate, None, False, "nothing was answered")
@@ -135,10 +136,11 @@ def _lowest_failure(trials: Sequence[RateTrial]) -> float | None:
 
 
 def _best_rate(trials: Sequence[RateTrial]) -> float | None:
-    """The highest success below every failure."""
-    failed = _lowest_failure(trials)
+    """The highest rate that succeeded below all rates that failed."""
+    lowest_failure = _lowest_failure(trials)
     return max(
-        (trial.rate for trial in trials if trial.met_goal and (failed is None or trial.rate < failed)), default=None
+        (trial.rate for trial in trials if trial.met_goal and (lowest_failure is None or trial.rate < lowest_failure)),
+        default=None,
     )
 
 

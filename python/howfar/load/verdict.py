@@ -1,6 +1,6 @@
 """Whether a load's figures can be trusted: a closed set of stamps, each with the figures behind it. No I/O.
 
-A check that cannot be made is in `unknown`; it does not count as passed.
+A check that cannot be made is listed in `unknown` and does not count as passed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from howfar.findings import fill
 from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85
-"""A client thread that is busier than this cannot respond promptly."""
+"""A client thread that is on a CPU for more than this share of the window cannot respond promptly."""
 WAIT_SHARE_OF_WORK = 0.10
 """Limit for the time a thread waits for a CPU, as a share of the time in which it had work. The next limit must be exceeded, too."""
 WAIT_SHARE_OF_WINDOW = 0.02
 """Limit for the same waiting time per thread, as a share of the window: with very little work, waiting a tenth of it is harmless."""
 ERROR_SHARE = 0.01
+"""Limit for ignored errors, as a share of queries, and for lost connections, as a share of transactions."""
 LATE_NS = 1_000_000
 LATE_SHARE = 0.10
+"""Limits for the p99 of lateness, in ns and as a share of the median service time; the larger one applies."""
 UNANSWERED_SHARE = 0.01
 MIN_INTERVALS = 8
 DRIFT_SHARE = 0.05
@@ -35,7 +37,7 @@ STALL_SIGMAS = 3.0
 IN_FLIGHT_P99_RATIO = 10
 IN_FLIGHT_MIN_NS = 100_000_000
 STEADINESS = "steadiness"
-"""Key of that check in `LoadVerdict.unknown`."""
+"""Key of the check for steadiness in `LoadVerdict.unknown`."""
 
 
 class Stamp(StrEnum):
@@ -76,7 +78,7 @@ class LoadVerdict:
 
     @property
     def is_steady(self) -> bool:
-        """Whether steadiness was checked and found."""
+        """Whether the load was checked for steadiness, and was steady."""
         return STEADINESS not in self.unknown and not self.has_stamp(Stamp.NOT_STEADY)
 
 
@@ -149,7 +151,7 @@ def _failure_reasons(finished: Finished, connections: int) -> list[str]:
 
 
 def _overload_reason(finished: Finished, connections: int) -> str:
-    """Why the server was overloaded, or empty. Each connection may have one request in flight at the end, which does not count."""
+    """Why the server was overloaded; empty if it was not. One request in flight per connection at the end is normal."""
     requests = finished.open_loop
     if requests is None or requests.unanswered <= max(UNANSWERED_SHARE * requests.due, connections):
         return ""
@@ -201,10 +203,10 @@ def _lateness_reason(
 
 
 def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unknown: dict[str, str]) -> list[str]:
-    """Reasons by drift and stalls, from complete intervals.
+    """Reasons why a load was not steady: drift and stalls, over complete intervals.
 
-    In an open loop the rate is given, so drift is that of the median response time. `burst`: number of requests due at once; None in
-    a closed loop.
+    In an open loop the rate is fixed, so drift is judged by the median response time. `burst`: number of requests due at once; None
+    in a closed loop.
     """
     longest = max((interval.length_ns for interval in intervals), default=0)
     complete = [interval for interval in intervals if interval.length_ns >= 0.9 * longest > 0]
@@ -222,14 +224,14 @@ def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unkn
 
 
 def _stuck_reasons(in_flight_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
-    """A reason if a transaction in flight when the window ended was very old: histograms of finished ones do not contain it."""
+    """A reason if a transaction in flight when the window ended was very old. Histograms have only finished transactions."""
     if in_flight_max_ns is None or answered_p99_ns is None:
         return []
     if in_flight_max_ns <= max(IN_FLIGHT_P99_RATIO * answered_p99_ns, IN_FLIGHT_MIN_NS):
         return []
-    times = in_flight_max_ns / max(answered_p99_ns, 1)
+    ratio = in_flight_max_ns / max(answered_p99_ns, 1)
     template = "at the end a transaction had been in flight for {age:time}, {times:n} times the p99 of finished ones"
-    return [fill(template, age=in_flight_max_ns, times=times)]
+    return [fill(template, age=in_flight_max_ns, times=ratio)]
 
 
 def _drift_reasons(values: Sequence[float], figure: str) -> list[str]:
@@ -246,19 +248,20 @@ def _drift_reasons(values: Sequence[float], figure: str) -> list[str]:
 
 
 def _stall_reasons(counts: Sequence[float], burst: int) -> list[str]:
-    """A reason if throughput stalled; `counts`: transactions by interval. `burst` 0: a closed loop, without random arrivals."""
-    typical, name = median(counts), "median"
-    if not typical:  # nothing ended in more than half of them
-        typical, name = fmean(counts), "mean"
-    limit = STALL_SHARE * typical
+    """A reason if throughput stalled. `counts`: transactions in each interval. `burst`: 0 in a closed loop, which has no random
+    arrivals."""
+    typical_count, average_name = median(counts), "median"
+    if not typical_count:  # more than half of the intervals have no transaction
+        typical_count, average_name = fmean(counts), "mean"
+    limit = STALL_SHARE * typical_count
     if burst:
-        limit = min(limit, typical - max(STALL_SIGMAS * math.sqrt(typical), burst))
+        limit = min(limit, typical_count - max(STALL_SIGMAS * math.sqrt(typical_count), burst))
     stalled = [count for count in counts if count < limit]
     if not stalled:
         return []
-    lowest = min(stalled) / typical
+    lowest_share = min(stalled) / typical_count
     return [
-        f"throughput was below half the {name} in {len(stalled)} of {len(counts)} intervals, once {lowest:.0%} of it"
+        f"throughput was below half the {average_name} in {len(stalled)} of {len(counts)} intervals, once {lowest_share:.0%} of it"
     ]
 
 
@@ -282,27 +285,28 @@ class _ExpectedStatements:
     others: int = 0
 
     @property
-    def all(self) -> int:
+    def total(self) -> int:
         return self.reads + self.changes + self.inserts + self.others
 
 
 def missing_rows(workload: Workload, finished: Finished) -> str:
     """Why rows that the statements name seem to be missing. Empty if at least nine tenths were found, or if that is unknown.
 
-    The engine classifies statements by what came back, as sysbench does. On tables smaller than the options state a load is faster.
+    The engine classifies statements by what came back, as sysbench does. On tables that are smaller than the options state, a load
+    would be too fast.
     Workloads that only delete and the user's own statements are not judged: they may find nothing.
     """
     if isinstance(workload, Pgbench):
-        expected, size = _PGBENCH[workload.kind], f"--scale={workload.scale}"
+        expected, size_option = _PGBENCH[workload.kind], f"--scale={workload.scale}"
     elif isinstance(workload, Sysbench) and workload.kind in _SYSBENCH:
-        expected, size = _SYSBENCH[workload.kind](workload), f"--table-size={workload.table_size}"
+        expected, size_option = _SYSBENCH[workload.kind](workload), f"--table-size={workload.table_size}"
     else:
         return ""
     classes = finished.classes
     executed = classes.read + classes.write + classes.other
-    if not executed or not expected.all:
+    if not executed or not expected.total:
         return ""
-    transactions = executed / expected.all
+    transactions = executed / expected.total
     shares = {}
     if expected.rows:
         shares["the rows that its queries name"] = finished.rows / (transactions * expected.rows)
@@ -313,7 +317,7 @@ def missing_rows(workload: Workload, finished: Finished) -> str:
     ]
     if not missing:
         return ""
-    return f"only {' and '.join(missing)} were found: the tables are smaller than {size} says"
+    return f"only {' and '.join(missing)} were found: the tables are smaller than {size_option} says"
 
 
 _PGBENCH = {
@@ -323,32 +327,32 @@ _PGBENCH = {
 }
 
 
-def _expected_reads(load: Sysbench) -> _ExpectedStatements:
-    if not load.range_selects:
-        return _ExpectedStatements(reads=load.point_selects, rows=load.point_selects)
-    row_ranges = load.simple_ranges + load.order_ranges + load.distinct_ranges
+def _expected_reads(workload: Sysbench) -> _ExpectedStatements:
+    if not workload.range_selects:
+        return _ExpectedStatements(reads=workload.point_selects, rows=workload.point_selects)
+    row_ranges = workload.simple_ranges + workload.order_ranges + workload.distinct_ranges
     # A range begins anywhere, so one near the end of the table is cut short.
-    range_rows = min(load.range_size, load.table_size)
-    rows = range_rows - range_rows**2 / (2 * load.table_size)
+    range_rows = min(workload.range_size, workload.table_size)
+    rows = range_rows - range_rows**2 / (2 * workload.table_size)
     return _ExpectedStatements(
-        reads=load.point_selects + row_ranges + load.sum_ranges,
-        rows=load.point_selects + row_ranges * rows + load.sum_ranges,
+        reads=workload.point_selects + row_ranges + workload.sum_ranges,
+        rows=workload.point_selects + row_ranges * rows + workload.sum_ranges,
     )
 
 
-def _expected_transaction(load: Sysbench, reads: bool, writes: bool) -> _ExpectedStatements:
-    statements = _expected_reads(load) if reads else _ExpectedStatements()
+def _expected_transaction(workload: Sysbench, reads: bool, writes: bool) -> _ExpectedStatements:
+    statements = _expected_reads(workload) if reads else _ExpectedStatements()
     if writes:
-        changes = load.index_updates + load.non_index_updates + load.delete_inserts
-        statements = replace(statements, changes=changes, inserts=load.delete_inserts)
-    return statements if load.skip_trx else replace(statements, others=2)
+        changes = workload.index_updates + workload.non_index_updates + workload.delete_inserts
+        statements = replace(statements, changes=changes, inserts=workload.delete_inserts)
+    return statements if workload.skip_trx else replace(statements, others=2)
 
 
 _SYSBENCH: dict[str, Callable[[Sysbench], _ExpectedStatements]] = {
-    "oltp_point_select": lambda load: _ExpectedStatements(reads=1, rows=1),
-    "oltp_read_only": lambda load: _expected_transaction(load, reads=True, writes=False),
-    "oltp_read_write": lambda load: _expected_transaction(load, reads=True, writes=True),
-    "oltp_write_only": lambda load: _expected_transaction(load, reads=False, writes=True),
-    "oltp_update_index": lambda load: _ExpectedStatements(changes=load.index_updates),
-    "oltp_update_non_index": lambda load: _ExpectedStatements(changes=load.non_index_updates),
+    "oltp_point_select": lambda workload: _ExpectedStatements(reads=1, rows=1),
+    "oltp_read_only": lambda workload: _expected_transaction(workload, reads=True, writes=False),
+    "oltp_read_write": lambda workload: _expected_transaction(workload, reads=True, writes=True),
+    "oltp_write_only": lambda workload: _expected_transaction(workload, reads=False, writes=True),
+    "oltp_update_index": lambda workload: _ExpectedStatements(changes=workload.index_updates),
+    "oltp_update_non_index": lambda workload: _ExpectedStatements(changes=workload.non_index_updates),
 }

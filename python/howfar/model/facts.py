@@ -14,8 +14,9 @@ from statistics import median
 from howfar.contract.receipt import LinkCounters
 from howfar.contract.receipt_messages import Receipt
 from howfar.paths import is_local
-from howfar.plan.factors import ORDINARY, Level, offered_per_s
-from howfar.plan.types import Workload
+from howfar.plan.factor import Level
+from howfar.plan.factors import ORDINARY, offered_per_s
+from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval

@@ -14,8 +14,8 @@ from math import log
 from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, EndFacts, reply_sizes, request_sizes
 from howfar.model.queueing import point_at
 from howfar.model.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
-from howfar.plan.factors import Level
-from howfar.plan.types import Workload
+from howfar.plan.factor import Level
+from howfar.plan.workload import Workload
 from howfar.stats.estimate import Part
 from howfar.stats.resample import PositiveInterval
 from howfar.stats.trials import group_by_other_factors
@@ -118,7 +118,7 @@ def _think_s(base: WhatIf, low: ArmFacts) -> float:
 
     def is_too_slow(think_s: float) -> bool:
         candidate = replace(network_at_low, think_s=think_s)
-        return point_at(candidate.points(low.threads), low.threads).throughput < low.tps.value
+        return candidate.point(low.threads).throughput < low.tps.value
 
     shortest, longest = -low.cycle_s, low.cycle_s
     if is_too_slow(0.0) and low.threads > 1:

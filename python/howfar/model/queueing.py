@@ -15,7 +15,8 @@ Effects that grow with the number of connections (locks, caches, scheduling) are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
@@ -118,27 +119,47 @@ class Point:
 def solve(delay_s: float, stations: Sequence[Station], max_connections: int) -> list[Point]:
     """Solve the network for 1 .. `max_connections` connections. The delay and the demands together must be positive. A negative delay
     means that stations work on one transaction at the same time."""
-    assert max_connections >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
+    names = [station.name for station in stations]
+    return [
+        Point(connections, throughput, dict(zip(names, utilisations, strict=True)))
+        for connections, throughput, utilisations in _solve_each(delay_s, stations, max_connections)
+    ]
+
+
+def solve_at(delay_s: float, stations: Sequence[Station], connections: int) -> Point:
+    """Solve the network for one number of connections; see `solve`."""
+    ((_, throughput, utilisations),) = deque(_solve_each(delay_s, stations, connections), maxlen=1)
+    names = [station.name for station in stations]
+    return Point(connections, throughput, dict(zip(names, utilisations, strict=True)))
+
+
+def _solve_each(
+    delay_s: float, stations: Sequence[Station], max_connections: int
+) -> Iterator[tuple[int, float, list[float]]]:
+    """For 1 .. `max_connections` connections: their number, the throughput, the stations' utilisations."""
+    # A report solves thousands of networks, so the loop reads each station once.
+    demands = [station.demand_s for station in stations]
+    services = [(station.visits, station.mean_s, station.residual_s, station.demand_s) for station in stations]
+    assert max_connections >= 1 and delay_s + sum(demands) > 0
     max_throughput = ceiling(stations)
     queue_lengths = [0.0] * len(stations)
     utilisations = [0.0] * len(stations)
-    points = []
     for connections in range(1, max_connections + 1):
         residence = []
-        for station, queue_length, in_service in zip(stations, queue_lengths, utilisations, strict=True):
-            wait = max(queue_length - in_service, 0.0) * station.mean_s + in_service * station.residual_s
+        for (visits, mean_s, residual_s, demand_s), queue_length, in_service in zip(
+            services, queue_lengths, utilisations, strict=True
+        ):
+            waiting = queue_length - in_service
+            wait = (waiting if waiting > 0 else 0.0) * mean_s + in_service * residual_s
             # During one cycle, each other connection precedes it with at most one transaction.
-            residence.append(min(station.demand_s + station.visits * wait, connections * station.demand_s))
+            time, max_time = demand_s + visits * wait, connections * demand_s
+            residence.append(time if time < max_time else max_time)
         # The correction is an approximation; the bounds are exact. (With a negative delay, the sum could violate the first.)
         cycle = max(delay_s + sum(residence), connections / max_throughput)
         throughput = connections / cycle
         queue_lengths = [throughput * time for time in residence]
-        utilisations = [min(throughput * station.demand_s, 1.0) for station in stations]
-        utilisation_by_name = {
-            station.name: in_service for station, in_service in zip(stations, utilisations, strict=True)
-        }
-        points.append(Point(connections, throughput, utilisation_by_name))
-    return points
+        utilisations = [min(throughput * demand_s, 1.0) for demand_s in demands]
+        yield connections, throughput, utilisations
 
 
 def ceiling(stations: Sequence[Station]) -> float:

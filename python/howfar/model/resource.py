@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from howfar.store.records import Trial
 
 
 class Resource(StrEnum):
@@ -22,7 +28,7 @@ class Resource(StrEnum):
     LOSS = "loss"
     COMMIT = "commit"
     ACKNOWLEDGEMENT = "acknowledgement"
-    """Commits wait for a replica."""
+    """Commits wait for another server."""
     LOCK = "lock"
     SERVER_WAIT = "wait in the server"
     LATENCY = "latency"
@@ -42,3 +48,32 @@ NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
 """Limits with which figures describe neither a path nor what is compared on it."""
 LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 """The directions of a link that can be full."""
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """The acknowledgement of another server that commits wait for: its names in texts, and how servers measure the waits. A slice
+    registers it in its module `waits`."""
+
+    part: str
+    """Name of the part of a transaction's time."""
+    mean_wait_s: Callable[[Sequence[Trial]], float | None]
+    """Mean wait as servers measured it; a group of commits may wait once. None: they measured none."""
+    limit: str
+    """Template of the limit, with its `share` of a transaction's time, and `wait_ns`."""
+    measured: str
+    """Template of the fact that servers measured waits of `wait_ns`."""
+    unmeasured: str
+    """The fact that they measured none."""
+    nearer: str
+    """The change to servers at half the distance."""
+    more_waits: str
+    """The change to more commits that wait at the same time."""
+    no_wait: str
+    """The change to commits that do not wait."""
+    no_help: str
+    """A change that would not help."""
+    untestable: str
+    """Why the limit cannot be tested."""
+    action: str
+    """Advice against the limit."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from howfar.model.facts import TLS_BYTES, carried_bytes, wire_bytes
-from howfar.model.queueing import Point, Station, ceiling, line_station, point_at, processor_stations, solve
+from howfar.model.queueing import Point, Station, ceiling, line_station, processor_stations, solve, solve_at
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Part
 from howfar.stats.resample import PositiveInterval
@@ -130,6 +130,9 @@ class ClosedNetwork:
     def points(self, max_connections: int) -> list[Point]:
         return solve(self.delay_s, self.stations, max_connections)
 
+    def point(self, connections: int) -> Point:
+        return solve_at(self.delay_s, self.stations, connections)
+
 
 def network(base: WhatIf, settings: WhatIfSettings) -> ClosedNetwork:
     """The queueing network of `base` at `settings`. Costs that were not measured count as 0; `is_known` tells whether there are
@@ -194,7 +197,7 @@ def _cpu_stations(base: WhatIf, client_s: float, server_s: float) -> tuple[list[
 def answer(base: WhatIf, settings: WhatIfSettings) -> WhatIfAnswer:
     """Predict throughput, its limit, the cycle and the knee at `settings`."""
     solved_network = network(base, settings)
-    point = point_at(solved_network.points(settings.threads), settings.threads)
+    point = solved_network.point(settings.threads)
     busiest = max(solved_network.stations, key=lambda station: point.utilisation[station.name])
     return WhatIfAnswer(
         tps=point.throughput,

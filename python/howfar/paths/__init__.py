@@ -1,6 +1,6 @@
 """Paths: the routes by which a client connects to a server. Each has one file and one line in `PATHS`.
 
-Other code decides by a path's declared properties; it uses a path's name only for something that concerns this path alone.
+Other code uses the properties that a path declares, and its name only for what concerns this path alone.
 """
 
 from __future__ import annotations

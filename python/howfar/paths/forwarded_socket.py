@@ -1,6 +1,6 @@
 """`forwarded-socket`: the server's Unix socket, forwarded to the client's host by a socat on each host; the server has no TCP port.
 
-On each host socat starts one process per connection. Its CPU time counts as the path's.
+On each host socat starts one process per connection. The processes' CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ForwardedSocketPath(Path):
         server_command = [
             context.run_on("server", partial(find_program, "socat")),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
-            f"UNIX-CONNECT:{_escape(context.server_socket)}",
+            f"UNIX-CONNECT:{_escape_for_socat(context.server_socket)}",
         ]
         client_command = [
             context.run_on("client", partial(find_program, "socat")),
-            f"UNIX-LISTEN:{_escape(socket_path)},fork,reuseaddr,unlink-early,backlog=1024",
+            f"UNIX-LISTEN:{_escape_for_socat(socket_path)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{context.server_address}:{port}",
         ]
         server_side = context.start("server", server_command, "socat-server.log")
@@ -54,7 +54,7 @@ class ForwardedSocketPath(Path):
         )
 
 
-def _escape(path: FilePath) -> str:
+def _escape_for_socat(path: FilePath) -> str:
     """Escape the characters of a file name that are special in socat's syntax."""
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 

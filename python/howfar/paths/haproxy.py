@@ -1,7 +1,7 @@
 """`haproxy`: HAProxy in TCP mode on the client's host or a separate host. `sidecar`: HAProxy on each host, as in a service mesh.
 
-HAProxy does not parse the protocol, so sessions, TLS and compression are those of client and server. Its own counters show what it
-carried. Its CPU time counts as the path's.
+HAProxy does not parse the protocol, so sessions, TLS and compression are between client and server. HAProxy's own counters show what
+it carried, and its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Proxy:
         )
         file = context.write(side, f"haproxy-{side}.cfg", configuration)
         program = context.run_on(side, partial(find_program, "haproxy"))
-        # -db: in the foreground, one process.
+        # -db: stay in the foreground, as one process.
         self.process = context.start(side, [program, "-db", "-f", str(file)], log)
         context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
         self.facts = f"listens at {_format_address(listen)}, connects to {_format_address(connect)}"

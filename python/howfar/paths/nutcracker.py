@@ -1,8 +1,8 @@
 """`nutcracker`: nutcracker (twemproxy) on the client's host or a separate host; all clients share its one connection to a store.
 
-Nutcracker knows only a store's oldest protocol, and passes only those Redis commands that have keys. So the server cannot be queried
-through it for its version or its view of a session, and reports only nutcracker's own connection. Nutcracker's counters show what it
-carried.
+Nutcracker supports only a store's oldest protocol, and forwards only those Redis commands that have keys. So no client can ask the
+server, through nutcracker, for its version or its view of a session; the server's view is that of nutcracker's own connection.
+Nutcracker's counters show what it carried.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _fetch_counters(address: str, port: int) -> dict[str, int]:
         counters = json.loads(answer)[_POOL]
         return {**counters.pop("server"), **counters}
     except (OSError, ValueError, KeyError) as error:
-        raise LabError(f"nutcracker does not tell its counters: {error}") from error
+        raise LabError(f"nutcracker does not report its counters: {error}") from error
 
 
 @cache

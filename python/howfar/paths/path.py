@@ -51,11 +51,11 @@ class Hop:
     forks: bool = False
     """Whether the hop has a process for each connection; the receipt checks their number."""
     read_counters: Callable[[], Mapping[str, int]] | None = None
-    """Reads the hop's counters since it started: `bytes_to_server`, `bytes_to_client` and, if it counts them, `connections` and
-    `connections_most` (the maximum at once). None if it has no counters. Raises LabError."""
+    """Reads the hop's counters since its start: `bytes_to_server`, `bytes_to_client` and, if the hop counts them, `connections` and
+    `connections_most` (the maximum at once). None if the hop has no counters. Raises LabError."""
     count_connections: Callable[[], Mapping[str, int]] | None = None
-    """Reads the hop's present numbers of connections, `to_clients` and `to_server`, which are sampled under the load. None if it does
-    not report them."""
+    """Reads the hop's present numbers of connections, `to_clients` and `to_server`, which are sampled under the load. None if
+    the hop does not report them."""
     close_idle_connections: Callable[[], None] | None = None
     """Closes the hop's idle connections to the server; called once, after the load. Raises LabError. None if that is not needed."""
 
@@ -68,7 +68,7 @@ class ClientEndpoint:
     host: str | None = None
     port: int | None = None
     peer_pid: int | None = None
-    """PID at the other end of a Unix socket; None for TCP, which does not show it."""
+    """PID of the process at the other end of a Unix socket; None for TCP, which does not show that process."""
     expected_client_host: str = "localhost"
     """The client's address, without port, that the server must report."""
     server_port: int | None = None
@@ -79,7 +79,7 @@ class ClientEndpoint:
 
 
 class PathContext(Protocol):
-    """Everything that opening a path needs: one running server, and access to the hosts."""
+    """Everything that is needed to open a path: one running server, and access to the hosts."""
 
     @property
     def work(self) -> FilePath:
@@ -102,7 +102,7 @@ class PathContext(Protocol):
 
     @property
     def service(self) -> str:
-        """The server's protocol, by its name in `Path.protocols`."""
+        """Name of the server's protocol, as in `Path.protocols`."""
         ...
 
     @property
@@ -170,9 +170,9 @@ class HopPlacement:
 
     side: Side
     listen_address: str
-    """The address on which it listens for clients."""
+    """The address on which the hop listens for clients."""
     source_address: str
-    """The address from which it connects to the server."""
+    """The address from which the hop connects to the server."""
 
 
 def find_hop_placement(context: PathContext) -> HopPlacement:
@@ -190,7 +190,7 @@ _SBIN_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin")
 
 
 _chosen_programs: dict[str, FilePath] = {}
-"""Files of programs that the user chose, by the program's name."""
+"""Files that the user chose for programs, by the program's name."""
 
 
 def set_program(name: str, file: FilePath) -> None:
@@ -234,7 +234,8 @@ class Path(ABC):
     hops: tuple[str, ...] = ()
     """Programs between client and server."""
     protocols: tuple[str, ...] = ()
-    """Services whose protocol the programs parse, such as `postgresql`; they carry no other. Empty if they carry any protocol."""
+    """The only protocols that the programs can carry, because they parse them, such as `postgresql`. Empty if they carry any
+    protocol."""
     pools: bool = False
     """Whether a connection to the server serves several clients."""
     encrypts: bool = False
@@ -242,15 +243,17 @@ class Path(ABC):
     passes_tls: bool = True
     """Whether a session can be encrypted or compressed end to end, between client and server."""
     keeps_sessions: bool = True
-    """Whether a client keeps its session at the server, and with it its prepared statements, for longer than a transaction."""
+    """Whether a client keeps its session at the server, with its prepared statements, beyond the end of a transaction."""
     shows_sessions: bool = True
     """Whether the server can be queried through the path for its view of a session."""
     oldest_protocol_only: bool = False
-    """Whether the programs know only a store's oldest protocol: RESP 2, or Memcached's text protocol."""
+    """Whether the programs support only a key-value store's oldest protocol: RESP 2, or Memcached's text protocol."""
     movable: bool = False
-    """Whether its program can run on a separate host between client and server: it is the only program, and has TCP on both sides."""
+    """Whether the path's program can run on a separate host between client and server. The path then has only this program, which uses
+    TCP on both sides."""
     works_between_hosts: bool = False
-    """Whether the path can be used between the user's own hosts: its programs use no files of the machine where howfar runs."""
+    """Whether the path can be used between the user's own hosts, because its programs need no files of the machine where howfar
+    runs."""
     modelled: bool
     """Whether the queueing model describes the path. The model does not include the cost of a process for each connection."""
 

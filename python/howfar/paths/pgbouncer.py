@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 Leg = Literal["socket", "tcp"]
 """Kind of PgBouncer's connections to clients, or to the server."""
 _PROGRAM = "pgbouncer"
-_USER = 65534
+_NOBODY_UID = 65534
 """UID of nobody: PgBouncer refuses to run as root."""
 _POOL_SIZE = 20
 """Connections to the server that carry the transactions of all clients in turn; PgBouncer's default."""
 _OTHER_FILES = 200
+"""Number of files that PgBouncer opens in addition to two for each client."""
 _MAX_CLIENTS = 32_000
 _ANSWER_TIMEOUT_S = 5.0
 _CONFIGURATION = """\
@@ -79,9 +80,9 @@ class PgbouncerPath(Path):
 
     def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        crosses_link, own_host = self.crosses_link, context.hop_address
-        side: Side = "hop" if own_host else self._side
-        address = own_host or (
+        crosses_link, hop_address = self.crosses_link, context.hop_address
+        side: Side = "hop" if hop_address else self._side
+        address = hop_address or (
             context.server_address if crosses_link and side == "server" else context.loopback_address
         )
         server_address = context.server_address if crosses_link and side != "server" else context.loopback_address
@@ -93,7 +94,7 @@ class PgbouncerPath(Path):
             mode=self._mode,
         )
         socket_path = pgbouncer.socket if self._listens == "socket" else None
-        expected_client_host = own_host or (
+        expected_client_host = hop_address or (
             context.client_address if crosses_link and side == "client" else context.loopback_address
         )
         return ClientEndpoint(
@@ -159,9 +160,9 @@ class _PgBouncer:
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
         log = "pgbouncer.log"
-        # PgBouncer can log in to the server with the keys of a client's login only if both store the same SCRAM secret.
+        # PgBouncer can log in to the server with a client's keys only if PgBouncer and server store the same SCRAM secret.
         (row,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        # If the server admits the user without a password, so does PgBouncer.
+        # Without a password at the server, PgBouncer requires none either.
         secret = row["rolpassword"]
         accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{secret or ""}"\n')
         max_clients = context.run_on(side, _max_clients)
@@ -182,7 +183,7 @@ class _PgBouncer:
         self.socket = str(socket_path := work / f".s.PGSQL.{port}")
         context.run_on(side, partial(_close_console, socket_path))
         program = context.run_on(side, partial(find_program, _PROGRAM))
-        self.process = context.start(side, [program, str(file)], log, as_user=_USER)
+        self.process = context.start(side, [program, str(file)], log, as_user=_NOBODY_UID)
         context.wait_until(self.process, log, lambda: context.run_on(side, socket_path.is_socket))
         self.facts = (
             f"pools {mode}s, at most {_POOL_SIZE if mode == 'transaction' else max_clients} connections; "
@@ -197,7 +198,7 @@ class _PgBouncer:
             close_idle_connections=self._close_idle_connections,
         )
 
-    def _query_own_database(self, command: str) -> list[Row]:
+    def _query_console_rows(self, command: str) -> list[Row]:
         rows = self._context.run_on(self._side, partial(_query_console, self.socket, command))
         return [row for row in rows if row["database"] == self._database]
 
@@ -205,12 +206,12 @@ class _PgBouncer:
         """Read the counters of bytes, transactions and queries. Raises LabError."""
         names = {"total_received": "bytes_to_server", "total_sent": "bytes_to_client"}
         names |= {"total_xact_count": "transactions", "total_query_count": "queries"}
-        totals = self._query_own_database("SHOW STATS")
+        totals = self._query_console_rows("SHOW STATS")
         return {name: sum(int(row[column]) for row in totals) for column, name in names.items()}
 
     def _count_connections(self) -> Mapping[str, int]:
         """Read the present numbers of connections. Raises LabError."""
-        pools = self._query_own_database("SHOW POOLS")
+        pools = self._query_console_rows("SHOW POOLS")
         sides = {"to_clients": ("cl_active", "cl_waiting"), "to_server": ("sv_active", "sv_idle", "sv_used")}
         return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
 
@@ -251,7 +252,7 @@ def _query_console(socket_path: str, command: str) -> list[Row]:
 
 
 def _max_clients() -> int:
-    """The maximum number of clients that the file limit allows: PgBouncer reserves a file for each server connection too."""
+    """The maximum number of clients that the file limit allows; each also needs a file for a connection to the server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_CLIENTS if hard == resource.RLIM_INFINITY else min(_MAX_CLIENTS, hard // 2 - _OTHER_FILES)
 

@@ -1,8 +1,8 @@
 """`ssh` and `ssh-tcp`: the server's socket, or its TCP port, forwarded by one connection of OpenSSH between the hosts.
 
-sshd runs as a user other than root, with the path's own keys and configuration. So it needs no directory, account or PAM of the
-machine, and a client that logs in can only forward. One single-threaded process on each host carries all connections of the load,
-which limits the throughput. ssh has no counters; the kernel's counters of its connection show what it carried.
+sshd runs as a user other than root, with the path's own keys and configuration. So sshd needs no directory, account or PAM
+configuration of the machine, and clients can do nothing but forward. One single-threaded process on each host carries all connections
+of the load, which limits the throughput. ssh has no counters; the kernel's counters of its connection show what it carried.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path as FilePath
 from howfar.errors import LabError
 from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, PathProcess, find_program
 
-_USER = 1
-"""UID of daemon on Debian. As root, sshd would need /run/sshd and accounts for privilege separation. It does not admit the user
-"nobody" if it cannot read /etc/shadow: systemd then reports that account as locked."""
+_UID = 1
+"""UID of daemon on Debian, as which sshd runs. As root, sshd would need /run/sshd and accounts for privilege separation; as nobody, it
+would admit no client if it could not read /etc/shadow, because systemd then reports nobody's account as locked."""
 _SERVER_CONFIGURATION = """\
 Port {port}
 ListenAddress {address}
@@ -55,7 +55,7 @@ Host *
 
 
 class SshPath(Path):
-    """A path through ssh. `socket`: from a Unix socket to the server's socket; otherwise from a TCP port to the server's port."""
+    """A path through ssh. `by_socket`: from a Unix socket to the server's socket; otherwise from a TCP port to the server's port."""
 
     machines = 2
     crosses_link = True
@@ -64,31 +64,32 @@ class SshPath(Path):
     works_between_hosts = True
     modelled = False
 
-    def __init__(self, name: str, label: str, *, socket: bool) -> None:
+    def __init__(self, name: str, label: str, *, by_socket: bool) -> None:
         self.name = name
         self.label = label
-        self.by_socket = socket
-        self.networking = not socket
+        self.by_socket = by_socket
+        self.networking = not by_socket
 
     def open(self, context: PathContext) -> ClientEndpoint:
         port, socket_path = context.hop_port, context.work / "ssh.sock"
         folder = _copy_keys(context)
         if self.by_socket:
             context.run_on("client", partial(socket_path.unlink, missing_ok=True))
-            forward = (str(socket_path), str(context.server_socket))
+            listen, connect = str(socket_path), str(context.server_socket)
         else:
-            forward = (f"{context.loopback_address}:{port}", f"{context.loopback_address}:{context.server_port}")
+            listen = f"{context.loopback_address}:{port}"
+            connect = f"{context.loopback_address}:{context.server_port}"
         user = context.run_on("server", _user_name)
         server_configuration = _SERVER_CONFIGURATION.format(
             port=port, address=context.server_address, folder=folder, user=user
         )
         client_configuration = _CLIENT_CONFIGURATION.format(
-            port=port, folder=folder, user=user, listen=forward[0], connect=forward[1]
+            port=port, folder=folder, user=user, listen=listen, connect=connect
         )
         server_file = context.write("server", "ssh/sshd_config", server_configuration)
         client_file = context.write("client", "ssh/ssh_config", client_configuration)
         sshd_command = [context.run_on("server", partial(find_program, "sshd")), "-D", "-e", "-f", str(server_file)]
-        server_side = context.start("server", sshd_command, "sshd.log", as_user=_USER)
+        server_side = context.start("server", sshd_command, "sshd.log", as_user=_UID)
         context.wait_until(server_side, "sshd.log", lambda: context.listens(server_side, port))
         ssh = context.run_on("client", partial(find_program, "ssh"))
         ssh_command = [ssh, "-N", "-T", "-F", str(client_file), context.server_address]
@@ -99,7 +100,7 @@ class SshPath(Path):
             lambda: _is_forwarding(context, client_side, socket_path if self.by_socket else None),
         )
         return ClientEndpoint(
-            socket=forward[0] if self.by_socket else None,
+            socket=listen if self.by_socket else None,
             host=None if self.by_socket else context.loopback_address,
             port=None if self.by_socket else port,
             peer_pid=client_side.pid if self.by_socket else None,
@@ -111,24 +112,24 @@ class SshPath(Path):
             ),
             facts={
                 "program": context.run_on("client", _version),
-                "forwards": f"{forward[0]} to {forward[1]}, over one connection to port {port}",
+                "forwards": f"{listen} to {connect}, over one connection to port {port}",
             },
         )
 
 
 SSH_PATHS = (
-    SshPath("ssh", "the socket forwarded to a second machine by ssh", socket=True),
-    SshPath("ssh-tcp", "a TCP port forwarded to a second machine by ssh", socket=False),
+    SshPath("ssh", "the socket forwarded to a second machine by ssh", by_socket=True),
+    SshPath("ssh-tcp", "a TCP port forwarded to a second machine by ssh", by_socket=False),
 )
 
 
 def _user_name() -> str:
-    return pwd.getpwuid(_USER).pw_name
+    return pwd.getpwuid(_UID).pw_name
 
 
 def _copy_keys(context: PathContext) -> FilePath:
-    """Generate the keys of host and user on the server's host, unless they exist, and copy the client's files to its host. Returns
-    their directory. Raises LabError, MissingError."""
+    """Generate host key and user key on the server's host, unless they exist, and copy the files that ssh needs to the client's host.
+    Returns their directory, which has the same path on both hosts. Raises LabError, MissingError."""
     folder = context.work / "ssh"
     context.run_on(
         "client", partial(_write_files, folder, context.run_on("server", partial(_read_client_files, folder)))

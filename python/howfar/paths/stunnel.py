@@ -1,7 +1,7 @@
 """`stunnel` and `stunnel-socket`: TLS by an stunnel on each host, for a client and a server without TLS.
 
 A comparison with the server's own TLS shows whether stunnel or the server should encrypt. stunnel has no counters, but when a
-connection ends it logs the bytes that the connection carried. Its CPU time counts as the path's.
+connection ends, stunnel logs the bytes that it carried. stunnel's CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLL_S = 0.01
 _CONFIGURATION = """\
 foreground = yes
 pid =
-# Notices: a line as a connection comes, and what it carried as it ends.
+# Log a line when a connection opens, and its byte counts when it closes.
 debug = notice
 syslog = no
 output = {output}
@@ -46,7 +46,8 @@ _CLOSED_NOTICE = re.compile(r"Connection (?:closed|reset): (\d+) byte\(s\) sent 
 
 
 class StunnelPath(Path):
-    """A path through stunnel. `socket`: from a Unix socket to the server's socket; otherwise from a TCP port to the server's port."""
+    """A path through stunnel. `by_socket`: from a Unix socket to the server's socket; otherwise from a TCP port to the server's
+    port."""
 
     machines = 2
     crosses_link = True
@@ -56,10 +57,10 @@ class StunnelPath(Path):
     works_between_hosts = True
     modelled = False
 
-    def __init__(self, name: str, label: str, *, socket: bool) -> None:
+    def __init__(self, name: str, label: str, *, by_socket: bool) -> None:
         self.name = name
         self.label = label
-        self.by_socket = socket
+        self.by_socket = by_socket
 
     def open(self, context: PathContext) -> ClientEndpoint:
         server_listen = (context.server_address, context.hop_port)
@@ -94,8 +95,8 @@ class StunnelPath(Path):
 
 
 STUNNEL_PATHS = (
-    StunnelPath("stunnel", "TCP from a second machine through a stunnel on each", socket=False),
-    StunnelPath("stunnel-socket", "the socket forwarded to a second machine by a stunnel on each", socket=True),
+    StunnelPath("stunnel", "TCP from a second machine through a stunnel on each", by_socket=False),
+    StunnelPath("stunnel-socket", "the socket forwarded to a second machine by a stunnel on each", by_socket=True),
 )
 
 
@@ -134,15 +135,15 @@ class _Tunnel:
         deadline = time.monotonic() + _END_TIMEOUT_S
         while True:
             notices = self._context.run_on(self._side, partial(self._notices.read_text, errors="replace"))
-            carried = [(int(match[1]), int(match[2])) for match in _CLOSED_NOTICE.finditer(notices)]
-            accepted = notices.count(" accepted connection from ")
-            if len(carried) >= accepted or time.monotonic() > deadline:
+            byte_counts = [(int(match[1]), int(match[2])) for match in _CLOSED_NOTICE.finditer(notices)]
+            accepted_count = notices.count(" accepted connection from ")
+            if len(byte_counts) >= accepted_count or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
-        to_tls, to_socket = sum(counts[0] for counts in carried), sum(counts[1] for counts in carried)
+        to_tls, to_socket = sum(counts[0] for counts in byte_counts), sum(counts[1] for counts in byte_counts)
         is_client = self._side == "client"
         return {
-            "connections": accepted,
+            "connections": accepted_count,
             "bytes_to_server": to_tls if is_client else to_socket,
             "bytes_to_client": to_socket if is_client else to_tls,
         }
@@ -152,4 +153,4 @@ class _Tunnel:
 def _version() -> str:
     """stunnel's version: `stunnel 5.68 on x86_64-pc-linux-gnu platform`."""
     output = subprocess.run([find_program(_PROGRAM), "-version"], capture_output=True, text=True).stderr
-    return next((found[0] for line in output.splitlines() if (found := re.search(r"stunnel [0-9]\S*", line))), _PROGRAM)
+    return next((match[0] for line in output.splitlines() if (match := re.search(r"stunnel [0-9]\S*", line))), _PROGRAM)

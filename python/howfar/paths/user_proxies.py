@@ -1,8 +1,8 @@
-"""Proxies that Debian does not package, one entry each; the user provides the program (`--hop-binary NAME=PATH`).
+"""Proxies that Debian does not package, one entry each. The user provides their programs (`--hop-binary NAME=PATH`).
 
-A proxy runs on the client's host or a separate host, listens there on TCP and connects to the server over the link. Settings that its
-configuration below does not name have their defaults. Envoy 1.40 was tested; the other configurations follow the manuals and are
-untested.
+A proxy runs on the client's host or a separate host, listens there on TCP and connects to the server over the link. All settings that
+are not in the configurations below have their defaults. Envoy 1.40 was tested; the other proxies' configurations follow the manuals
+and are untested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_hop_p
 
 _ANSWER_TIMEOUT_S = 5.0
 _POOL_SIZE = 20
-_NOBODY = 65534
+_NOBODY_UID = 65534
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class UserProxy:
     """Arguments after the program."""
     suffix: str = ".conf"
     """Suffix of the configuration's file."""
-    version: str = "--version"
+    version_option: str = "--version"
     protocols: tuple[str, ...] = ()
     pools: bool = False
     keeps_sessions: bool = True
     as_user: int = 0
+    """UID for a proxy that refuses to run as root; 0 for root."""
     prepare: tuple[str, ...] = ()
     """Statements that grant the load's account the privileges that the proxy needs at the server."""
 
@@ -148,7 +149,7 @@ port = {port}
 """,
         ("-d", "-f", "{file}"),
         protocols=("mysql",),
-        as_user=_NOBODY,
+        as_user=_NOBODY_UID,
         prepare=(
             "GRANT SELECT ON mysql.* TO '{user}'@'%'",
             "GRANT SHOW DATABASES, REPLICATION CLIENT ON *.* TO '{user}'@'%'",
@@ -267,7 +268,7 @@ class UserProxyPath(Path):
             expected_client_host=host.source_address,
             server_port=context.server_port,
             hops=(Hop(f"{host.side}_side", process, read_counters=read_counters),),
-            facts={"program": run_on_host(partial(_version, program, proxy.version)) or self.name},
+            facts={"program": run_on_host(partial(_version_line, program, proxy.version_option)) or self.name},
         )
 
 
@@ -291,15 +292,15 @@ def _fetch_envoy_counters(socket_path: FilePath) -> Mapping[str, int]:
             connection.sendall(_STATS_REQUEST)
             answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     except OSError as error:
-        raise LabError(f"Envoy does not tell its counters: {error}") from error
+        raise LabError(f"Envoy does not report its counters: {error}") from error
     counters = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
     if missing := [name for name in envoy_names.values() if name not in counters]:
-        raise LabError(f"Envoy does not tell its counters: {missing[0]} is not in {answer[:200]!r}")
+        raise LabError(f"Envoy does not report its counters: {missing[0]} is not in {answer[:200]!r}")
     return {name: int(counters[envoy_name]) for name, envoy_name in envoy_names.items()}
 
 
 @cache
-def _version(program: str, option: str) -> str:
+def _version_line(program: str, option: str) -> str:
     """The first line that the program prints about its version; empty if there is none."""
     try:
         result = subprocess.run([program, option], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
+from howfar.plan.factor import FactorLevels, Level, Naming
 from howfar.plan.factors import (
     CLOSED,
     CONDITIONS,
     CONNECT,
     FACTORS,
     LOAD,
-    NO_PAGE,
-    PAGE,
+    NAMINGS,
     RATE_BPS,
-    REPLICA_FACTORS,
-    REPLICA_RATE_BPS,
-    REPLICA_RTT_NS,
-    REPLICAS,
-    REPLICATION,
-    ROW_BYTES,
-    SEMI_SYNC,
-    SHORT_ROW,
+    RTT_NS,
+    SERVER_LINKS,
     THREADS,
     TLS,
-    WAIT_FOR,
-    Level,
     has_fault,
     level_of,
     node_rtts_ns,
@@ -37,27 +28,29 @@ from howfar.plan.factors import (
     waited_rtt,
     waits_for_link,
 )
-from howfar.plan.types import READS_ONLY, Plan
+from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 
-_PAGE_NAME_FACTORS = ("page", "path", "application", "threads")
-"""Factors with which the name of a page's cell begins."""
+_USUAL_NAMING = Naming(lambda cell: True, first=("path",))
+
+
+def _naming_of(cell: FactorLevels) -> Naming:
+    return next(naming for naming in (*NAMINGS, _USUAL_NAMING) if naming.applies(cell))
 
 
 def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     """The path, then the level of every other factor that is varied."""
-    if PAGE.level_in(cell) != NO_PAGE:
-        order = [*_PAGE_NAME_FACTORS, *(factor for factor in varied if factor not in _PAGE_NAME_FACTORS)]
-        factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
-        return ", ".join(level_label(cell, name) for name in factors)
-    factors = ["path", *(factor for factor in varied if factor != "path")]
-    name = ", ".join(level_label(cell, factor) for factor in factors if factor in cell)
-    return name.removeprefix(f"{cell['path']}, ") if "path" not in varied and "replication" in varied else name
+    naming = _naming_of(cell)
+    order = [*naming.first, *(factor for factor in varied if factor not in naming.first)]
+    factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
+    name = ", ".join(level_label(cell, factor) for factor in factors)
+    leads = any(FACTORS[factor].leads_name for factor in varied)
+    return name.removeprefix(f"{cell['path']}, ") if leads and "path" not in varied else name
 
 
-def level_label(cell: Mapping[str, Level], name: str) -> str:
+def level_label(cell: FactorLevels, name: str) -> str:
     """A level of the cell as text in its name: `16 threads`, `8 in flight`."""
-    factor = FACTORS[name]
-    return ((PAGE.level_in(cell) != NO_PAGE and factor.page_label) or factor.label)(cell[name])
+    return _naming_of(cell).labels.get(name, FACTORS[name].label)(cell[name])
 
 
 Role = Literal["baseline", "duplicate", "contender", "control"]
@@ -70,10 +63,7 @@ _MAX_CONTROL_THREADS = 2
 """Maximum number of connections of a control's reference. Connections wait for each other, and a longer RTT shortens that wait. With
 two connections see `analysis.controls.OVERLAP`; with four, a quarter of the effect may be hidden."""
 _SINGLE_CONNECTION_LEVELS: dict[str, Level] = {
-    THREADS.name: 1,
-    CONNECT.name: "persistent",
-    LOAD.name: CLOSED,
-    ROW_BYTES.name: SHORT_ROW,
+    name: factor.control_level for name, factor in FACTORS.items() if factor.control_level is not None
 }
 """Levels at which an increase of the RTT makes each round trip longer by the same time: no connection waits for another, none is
 opened or idle, and no message takes several round trips."""
@@ -99,7 +89,7 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
         _without_meaningless_levels(dict(zip(levels, values, strict=True))) for values in product(*levels.values())
     )
     distinct = {tuple(cell.items()): cell for cell in candidates}
-    return [cell for cell in distinct.values() if not _waits_for_too_many(cell)]
+    return [cell for cell in distinct.values() if all(factor.is_possible(cell) for factor in FACTORS.values())]
 
 
 def _without_meaningless_levels(levels: dict[str, Level]) -> dict[str, Level]:
@@ -110,19 +100,14 @@ def _without_meaningless_levels(levels: dict[str, Level]) -> dict[str, Level]:
     return cell
 
 
-def _waits_for_too_many(cell: dict[str, Level]) -> bool:
-    """Whether a commit would wait for more replicas than there are, so that no such cell exists."""
-    return REPLICATION.level_in(cell) in SEMI_SYNC and WAIT_FOR.level_in(cell) > REPLICAS.level_in(cell)
-
-
 def cells(plan: Plan) -> tuple[NamedCell, ...]:
     """The baseline, its duplicate unless it has a fault, the contenders in the order of the plan, the controls. Raises PlanError."""
     measured = [
         levels for levels in combinations(plan) if not any(excluded.matches(levels) for excluded in plan.leave_out)
     ]
     varied = plan.factors.varied
-    if "replication" not in varied and any(has_fault(factors) for factors in measured):
-        varied.append("replication")  # faults depend on the mode, so names show it even if it does not vary
+    if any(has_fault(factors) for factors in measured):
+        varied += [name for name, factor in FACTORS.items() if factor.leads_name and name not in varied]
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
     if not matching:
@@ -176,8 +161,8 @@ def _controls(plan: Plan, varied: list[str], baseline: NamedCell, compared: list
     repeated = () if closest is baseline else (NamedCell(closest.name + AGAIN, "control", dict(closest.factors)),)
     reference = closest if _shows_rtt(closest.factors) else _single_connection_cell(closest.factors, varied)
     waited = waited_rtt(reference.factors)
-    commits = waited is not REPLICA_RTT_NS or plan.workload.kind not in READS_ONLY
-    if plan.timing.controls == "same" or waited is None or not commits:
+    waits = waited is RTT_NS or not WORKLOADS[plan.workload.kind].reads_only  # only commits wait for another server
+    if plan.timing.controls == "same" or waited is None or not waits:
         return repeated
     extra_reference = () if reference.factors in [cell.factors for cell in (baseline, *compared)] else (reference,)
     longer = {**reference.factors, waited.name: round(waited.level_in(reference.factors) * (1 + CONTROL_SHARE))}
@@ -198,23 +183,10 @@ def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> NamedC
         name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].level_in(cell) != level
     }
     if waited_rtt(cell) is None:
-        levels = _with_acknowledging_replica(levels)
+        levels = next(links.with_single_wait(levels) for links in SERVER_LINKS if links.are_waited_for(levels))
     factors = _without_meaningless_levels(levels)
     changed = {name for name, level in factors.items() if level_of(cell, name) != level}
     return NamedCell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
-
-
-def _with_acknowledging_replica(cell: dict[str, Level]) -> dict[str, Level]:
-    """The cell with a single replica, which acknowledges each commit and is as far from the primary as the cell's farthest server. For
-    cells whose servers have different distances, or that agree in more than one round trip."""
-    far_ns = max(rtt_ns for (low, _), rtt_ns in node_rtts_ns(cell).items() if low == 0)
-    mode = REPLICATION.level_in(cell) if REPLICATION.level_in(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
-    replica_levels: dict[str, Level] = {
-        REPLICATION.name: mode,
-        REPLICA_RTT_NS.name: far_ns,
-        REPLICA_RATE_BPS.name: REPLICA_RATE_BPS.level_in(cell),
-    }
-    return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | replica_levels
 
 
 def _reference_rank(cell: NamedCell) -> tuple[bool, bool, int, int, int]:

@@ -7,23 +7,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from howfar.plan.cells import NamedCell, cells
-from howfar.plan.factors import CLUSTERS, REPLICATION, has_fault, node_rtts_ns
+from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
 """Time before and after a trial's load: to start a server from the template, read its data into memory, build the path, connect and
 prepare; then to shut all down. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and
 3.3 over a link."""
-_REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
-"""Additional time with replicas: their servers, and the check of replication, without round trips."""
-_CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
-"""Additional time where the servers form a cluster."""
-_NODE_LOSS_NS = 20_000_000_000
-"""Additional time until a cluster has continued without a node, and its clients have written for a while."""
-_REPLICA_ROUND_TRIPS = 30
-"""Round trips of the replica's link in a trial: to connect and log in (17), to check replication, and to probe the link."""
-_AUXILIARY_SERVERS_NS = 800_000_000
-"""Additional time to start Redis, Memcached and an application, and to set keys."""
 LABORATORY_NS = 5_000_000_000
 """Time to build the hosts and the link and to calibrate it, if the server's template exists already."""
 ROWS_PER_S = 150_000
@@ -34,7 +25,8 @@ REPORT_NS = 10_000_000_000
 CONFIRMED_LIMITS = 3
 """Maximum number of limits tested after a plan's blocks. Each costs two trials a block."""
 CONFIRMATION_BLOCKS = 4
-_REPLICA_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
+_SERVER_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
+"""Time to calibrate a link between two servers, without its goodput: a fixed time plus round trips."""
 NEW_LINK_NS = 6_000_000_000
 """Additional time of the first trial that uses a link, to calibrate it. `LABORATORY_NS` includes the first link of a plan."""
 
@@ -64,10 +56,10 @@ def estimate_cost(plan: Plan) -> Cost:
     block_ns = sum(_cell_cost_ns(plan, cell) for cell in plan_cells)
     trial_ns = block_ns // arms
     links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in plan_cells if "rate_bps" in cell.factors}
-    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(plan_cells)
+    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _server_links_ns(plan_cells)
     fixed_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
-    if plan.workload.kind == "key_value":
+    if not WORKLOADS[plan.workload.kind].reads_tables:
         rows = 0
     return Cost(
         arms=arms,
@@ -90,24 +82,19 @@ def _cell_cost_ns(plan: Plan, cell: NamedCell) -> int:
     # The name of an install or the path of a program may also contain it.
     mysql = any("mysql" in PurePath(server).name for server in plan.factors.server)
     cost_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
-    if plan.workload.kind == "page":
-        cost_ns += _AUXILIARY_SERVERS_NS
-    if node_rtts := node_rtts_ns(cell.factors):
-        cost_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
-        cost_ns += _REPLICA_ROUND_TRIPS * max(node_rtts.values())
-        if REPLICATION.level_in(cell.factors) in CLUSTERS:
-            cost_ns += (_MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS) + _NODE_LOSS_NS * has_fault(cell.factors)
-    return cost_ns
+    cost_ns += WORKLOADS[plan.workload.kind].extra_servers_ns
+    return cost_ns + sum(links.trial_ns(cell.factors, mysql) for links in SERVER_LINKS)
 
 
-def _replica_links_ns(plan_cells: Sequence[NamedCell]) -> int:
+def _server_links_ns(plan_cells: Sequence[NamedCell]) -> int:
     """Time to calibrate each distinct link once for each pair of servers, without its goodput."""
-    links = {
-        (pair, rtt_ns, cell.factors["replica_rate_bps"])
+    distinct = {
+        (pair, rtt_ns, links.rate.level_or_none(cell.factors))
+        for links in SERVER_LINKS
         for cell in plan_cells
-        for pair, rtt_ns in node_rtts_ns(cell.factors).items()
+        for pair, rtt_ns in links.rtts_ns(cell.factors).items()
     }
-    return sum(_REPLICA_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for _, rtt_ns, _ in links)
+    return sum(_SERVER_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for _, rtt_ns, _ in distinct)
 
 
 def confirmation_ns(plan: Plan, trial_ns: int) -> int:
@@ -127,7 +114,7 @@ def describe_duration(plan: Plan) -> str:
     its tables`."""
     forecast = estimate_cost(plan)
     duration = format_range(forecast)
-    if plan.workload.kind == "key_value" or forecast.first_time_ns < 60 * 10**9:
+    if forecast.first_time_ns < 60 * 10**9:
         return duration
     return f"{duration}, and about {format_time(forecast.first_time_ns)} more the first time, to load its tables"
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.errors import PlanError
-from howfar.paths import is_local
 from howfar.plan.cells import NamedCell, cells
-from howfar.plan.factors import CLOSED, FACTORS, LOAD, Level, share_of_capacity
-from howfar.plan.page import Keys
-from howfar.plan.types import LeftOut, Plan, Workload
+from howfar.plan.factor import Level
+from howfar.plan.factors import CLOSED, FACTORS, LOAD, share_of_capacity
+from howfar.plan.types import LeftOut, Plan
+from howfar.plan.workload import WORKLOADS
 
 _STEPS = (1, 2, 5)
 """Leading digits of table sizes, times powers of ten. Round sizes stay the same when slightly more or less memory is free."""
@@ -77,13 +77,11 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
 
 
 def with_keys(plan: Plan) -> FittedPlan:
-    """Turn a plan of point selects into one of gets from a key-value store. Other plans are not changed."""
-    factors = plan.factors
-    needs_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
-    if plan.workload.kind != "oltp_point_select" or needs_tables:
-        return FittedPlan(plan)
-    converted = plan.model_copy(update={"workload": Workload(kind="key_value"), "keys": Keys(set=0)})
-    return FittedPlan(converted, ("gets of a key in place of point selects: the server stores keys",))
+    """Turn a plan of SQL into one for servers that store keys, where there is an equivalent. Other plans are not changed."""
+    for kind in WORKLOADS.values():
+        if (replaced := kind.replaces(plan)) is not None:
+            return FittedPlan(replaced, ("gets of a key in place of point selects: the server stores keys",))
+    return FittedPlan(plan)
 
 
 def with_replacements(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> FittedPlan:
@@ -177,17 +175,6 @@ def check_rows(plan: Plan, max_rows: int) -> None:
             f"{data.tables} tables of {data.table_size} rows are too large for this machine: its free memory holds {max_rows} rows of"
             " each at most",
             "Set fit = true in [data] for the largest tables that fit, or make table_size smaller.",
-        )
-
-
-def check_machines(plan: Plan, cpus: int) -> None:
-    """Refuse pages on two machines if both have to share one CPU: the second machine could only be slower. Raises PlanError."""
-    remote_paths = [path for path in plan.factors.path if not is_local(path)]
-    if plan.workload.kind == "page" and remote_paths and cpus < 2:
-        raise PlanError(
-            f"plan {plan.name} compares one machine with two ({', '.join(remote_paths)}), but there is only one CPU for both:"
-            " the second machine would add none",
-            "Allow howfar at least two CPUs, or name only the paths socket and tcp, in a plan of your own.",
         )
 
 

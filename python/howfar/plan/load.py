@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -18,6 +17,7 @@ from howfar.file_kinds import file_kind_by_suffix, refuse_own_files
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
+from howfar.slices import plan_files
 from howfar.toml_text import MalformedToml, TomlTable, parse_toml
 
 _TABLE = re.compile(r"\s*\[{1,2}\s*([A-Za-z0-9_.\-\s]+?)\s*\]{1,2}\s*(?:#.*)?$")
@@ -94,8 +94,7 @@ class LoadedPlan:
 
 def shipped_plans() -> tuple[str, ...]:
     """Names of the plans that come with howfar."""
-    folder = resources.files("howfar.plan") / "shipped"
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    return tuple(plan_files())
 
 
 def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Override] = ()) -> LoadedPlan:
@@ -136,9 +135,8 @@ def _override_as_table(override: Override, baseline: object) -> TomlTable:
 
 def _read(name_or_path: str) -> tuple[str, str]:
     """The name to show and the text of a plan: a shipped plan by name, or a file whose name ends in .toml or contains a slash."""
-    if name_or_path in shipped_plans():
-        shipped = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
-        return f"{name_or_path}.toml", shipped.read_text(encoding="utf-8")
+    if name_or_path in plan_files():
+        return f"{name_or_path}.toml", plan_files()[name_or_path].read_text(encoding="utf-8")
     path = Path(name_or_path)
     if path.suffix != ".toml" and file_kind_by_suffix(path) is None and "/" not in name_or_path:
         known = f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml."

@@ -5,8 +5,7 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -15,167 +14,37 @@ from pydantic import (
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     StrictBool,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    create_model,
     model_serializer,
     model_validator,
 )
 
-from howfar.paths import is_direct, is_local
-from howfar.plan import engine_limits as limits
-from howfar.plan.distances import fits, pairs
+from howfar.paths import is_local
+from howfar.plan.factor import Factor, FactorLevels, Level
 from howfar.plan.factors import (
     CLOSED,
-    CLUSTER_FAULTS,
-    CLUSTER_ONLY_FAULTS,
-    CLUSTERS,
     FACTORS,
     IDLE,
     LOAD,
-    REPLICA_FACTORS,
-    ROW_BYTES,
-    SEMI_SYNC,
-    SHORT_ROW,
-    SYNCHRONOUS_COMMIT_OFF,
-    FactorLevels,
-    ShapeName,
     baseline_model_of,
     factor_refusal,
     level_of,
     levels_model_of,
 )
-from howfar.plan.page import Keys, PageShape, check_pages
+from howfar.plan.kinds import Keys
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, PlanPart, WarmupNs, refusal
+from howfar.plan.workload import PLAN_CHECKS, PLAN_TABLES, WORKLOADS, Data, Workload, with_tables
 
 
-class Data(PlanPart):
-    """The tables, in sysbench's schema."""
+def _workloads(kinds: Sequence[str]) -> str:
+    """`the workload page has`, `the workloads key_value and page have`."""
+    return f"the workload {kinds[0]} has" if len(kinds) == 1 else f"the workloads {' and '.join(kinds)} have"
 
-    tables: int = Field(default=10, ge=1, le=1000)
-    table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    fit: StrictBool = False
-    """Whether to use the largest tables that fit if memory cannot hold these; the run file records their size."""
-
-
-class RowDistribution(PlanPart):
-    """How row ids are drawn; sysbench's names and meaning."""
-
-    kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
-    pareto_h: limits.ParetoH = 0.2
-    spec_iter: limits.SpecIter = 12
-    spec_pct: limits.SpecPct = 1
-    spec_res: limits.SpecRes = 75
-    zipfian_exp: limits.ZipfianExp = 0.8
-
-
-WorkloadKind = Literal[
-    "oltp_read_only",
-    "oltp_read_write",
-    "oltp_write_only",
-    "oltp_point_select",
-    "oltp_insert",
-    "oltp_update_index",
-    "oltp_update_non_index",
-    "oltp_delete",
-    "select_random_points",
-    "select_random_ranges",
-    "bulk_insert",
-    "single_row_inserts",
-    "single_row_updates",
-    "page",
-    "key_value",
-]
-"""Sysbench's kinds are the engine's (`contract.messages.SysbenchKind`; a test compares the two). Kinds that write leave the tables
-changed for later trials, so inserted and deleted rows accumulate over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one row per transaction into a separate table, keys drawn by the clients, autocommit. `single_row_updates`:
-each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, with round trips to
-MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
-
-
-READS_ONLY: frozenset[WorkloadKind] = frozenset(
-    {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges", "key_value"}
-)
-"""Kinds whose transactions leave nothing to commit. For a page, its shape decides."""
-
-
-class Workload(PlanPart):
-    """One of sysbench's workloads, with sysbench's option names and 1.0 defaults; the tables are in `Data`. Options that a kind does
-    not use are ignored, as sysbench does."""
-
-    kind: WorkloadKind = "oltp_read_only"
-    range_size: limits.RangeSize = 100
-    point_selects: limits.PointSelects = 10
-    range_selects: bool = True
-    simple_ranges: limits.SimpleRanges = 1
-    sum_ranges: limits.SumRanges = 1
-    order_ranges: limits.OrderRanges = 1
-    distinct_ranges: limits.DistinctRanges = 1
-    index_updates: limits.IndexUpdates = 1
-    non_index_updates: limits.NonIndexUpdates = 1
-    delete_inserts: limits.DeleteInserts = 1
-    skip_trx: bool = False
-    db_ps_mode: Literal["auto", "disable"] = "auto"
-    distribution: RowDistribution = RowDistribution()
-
-    @property
-    def ranges(self) -> int:
-        """Number of range queries of all kinds."""
-        ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
-        return ranges if self.range_selects else 0
-
-    @model_validator(mode="after")
-    def _check_has_query(self) -> Self:
-        reads = self.point_selects + self.ranges
-        writes = self.index_updates + self.non_index_updates + self.delete_inserts
-        queries = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
-        if queries.get(self.kind, 1) == 0:
-            raise refusal("a transaction without a query measures nothing; set point_selects or a range kind")
-        return self
-
-
-_STATEMENTS = frozenset({"db_ps_mode", "distribution"})
-_READS = frozenset(
-    {
-        "range_size",
-        "point_selects",
-        "range_selects",
-        "simple_ranges",
-        "sum_ranges",
-        "order_ranges",
-        "distinct_ranges",
-    }
-)
-_WRITES = frozenset({"index_updates", "non_index_updates", "delete_inserts"})
-USED_OPTIONS: Mapping[str, frozenset[str]] = {
-    "oltp_read_only": _STATEMENTS | _READS | {"skip_trx"},
-    "oltp_read_write": _STATEMENTS | _READS | _WRITES | {"skip_trx"},
-    "oltp_write_only": _STATEMENTS | _WRITES | {"skip_trx"},
-    "oltp_point_select": _STATEMENTS,
-    "oltp_insert": frozenset({"distribution"}),
-    "oltp_update_index": _STATEMENTS | {"index_updates"},
-    "oltp_update_non_index": _STATEMENTS | {"non_index_updates"},
-    "oltp_delete": _STATEMENTS,
-    "select_random_points": _STATEMENTS,
-    "select_random_ranges": _STATEMENTS,
-    "bulk_insert": frozenset(),
-    "single_row_inserts": frozenset(),
-    "single_row_updates": frozenset(),
-    "page": frozenset({"range_size"}),
-    "key_value": frozenset(),
-}
-"""Options of the table `workload` that each kind uses. It ignores the others."""
-USED_KEYS: Mapping[str, frozenset[str]] = {
-    "page": frozenset({"count", "value_bytes"}),
-    "key_value": frozenset(Keys.model_fields),
-}
-"""Entries of the table `keys` that kinds use. Other kinds use none."""
-
-MINORITY_OF_TWO = 4
-"""Minimum number of replicas with which two nodes of a cluster are a minority."""
-FALLBACK_NS = 25_000_000_000
-"""The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s."""
 
 MAX_BLOCKS = 1000
 
@@ -283,107 +152,54 @@ class Plan(PlanPart):
     factors: SerializeAsAny[Annotated[Factors, _registry_validator(factors_model)]]
     baseline: SerializeAsAny[Annotated[Baseline, _registry_validator(baseline_model)]]
     timing: Timing = Timing()
-    pages: dict[ShapeName, PageShape] = Field(default_factory=dict)
-    """Shapes by the levels of the factor `page`."""
     keys: Keys = Keys()
     leave_out: tuple[SerializeAsAny[Annotated[LeftOut, _registry_validator(left_out_model)]], ...] = ()
 
     @model_validator(mode="after")
-    def _check_pages(self) -> Self:
-        check_pages(self)
-        return self
-
-    @model_validator(mode="after")
-    def _check_replication(self) -> Self:
-        factors, without_replica = self.factors, set(self.factors.replication) <= {"off", "none"}
-        if without_replica and factors.fault != ("none",):
-            raise factor_refusal(
-                "fault", "a fault needs a replica that takes over: name a mode of replication that has one"
-            )
-        meaningless = [
-            *(REPLICA_FACTORS if without_replica else ()),
-            *(("durability",) if factors.replication == ("off",) else ()),
-        ]
-        for name in meaningless:
-            factor = FACTORS[name]
-            if getattr(factors, name) != (factor.default,):
-                raise factor_refusal(name, f"{factor.key} does not apply without replication: name a mode that has it")
-        if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
-            raise factor_refusal(
-                "wait_for", f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas"
-            )
-        for level, replicas in product(factors.distances, factors.replicas):
-            if not fits(level, replicas + 1):
-                raise factor_refusal(
-                    "distances", f"distances {level!r}: {replicas + 1} servers have {len(pairs(replicas + 1))} pairs"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_workload(self) -> Self:
+    def _check_kind(self) -> Self:
+        """Check that the kind of workload has each factor and table that the plan names."""
         kind = self.workload.kind
-        if self.factors.load != (CLOSED,) and (kind == "page" or self.factors.fault != ("none",)):
-            raise factor_refusal(
-                "load",
-                "a load at a rate of its own needs transactions: it is not for pages, nor where something breaks",
-            )
-        if self.factors.fault != ("none",) and kind != "single_row_inserts":
-            raise factor_refusal(
-                "fault", "a fault needs the workload single_row_inserts: its clients log the keys that are looked for"
-            )
-        if self.factors.row_bytes != (ROW_BYTES.ordinary,) and kind != "single_row_inserts":
-            raise factor_refusal("row_bytes", "the size of a row applies only to the workload single_row_inserts")
+        WORKLOADS[kind].check(self)
+        for name, factor in FACTORS.items():
+            if factor.kinds and kind not in factor.kinds and getattr(self.factors, name) != (factor.default,):
+                raise factor_refusal(
+                    name,
+                    f"{factor.key} does not apply to the workload {kind}: only {_workloads(factor.kinds)} it",
+                )
+        for table in PLAN_TABLES:
+            if kind not in table.kinds and table.of(self):
+                raise refusal(
+                    f"[{table.name}] does not apply to the workload {kind}: only {_workloads(table.kinds)} them",
+                    table.name,
+                )
+        if not WORKLOADS[kind].used_keys and self.keys != Keys():
+            owners = [name for name, other in WORKLOADS.items() if other.used_keys]
+            raise refusal(f"[keys] does not apply to the workload {kind}: only {_workloads(owners)} them", "keys")
         return self
 
     @model_validator(mode="after")
-    def _check_writers(self) -> Self:
-        factors = self.factors
-        if factors.writers == ("one",):
-            return self
-        if self.workload.kind != "single_row_updates":
-            raise factor_refusal(
-                "writers", "two writers need the workload single_row_updates: only there is it known whose row is whose"
-            )
-        if not all(is_direct(path, 1, by_socket=True) for path in factors.path) or factors.load != (CLOSED,):
-            raise factor_refusal(
-                "writers", "two writers are clients on their nodes' own machines, in a closed loop: path = 'socket'"
-            )
+    def _check_load(self) -> Self:
+        takes_rate = WORKLOADS[self.workload.kind].takes_rate
+        if self.factors.load != (CLOSED,) and (not takes_rate or self._has_fault):
+            closed = [each.operation.plural for each in WORKLOADS.values() if not each.takes_rate]
+            others = " or ".join((*closed, "trials with a fault"))
+            raise factor_refusal("load", f"a load at a rate of its own needs transactions: it is not for {others}")
         return self
+
+    @property
+    def _has_fault(self) -> bool:
+        """Whether some of its cells may have a fault."""
+        return any(getattr(self.factors, name) != (each.ordinary,) for name, each in FACTORS.items() if each.is_fault)
 
     @model_validator(mode="after")
-    def _check_faults(self) -> Self:
-        faults, clusters = set(self.factors.fault), set(self.factors.replication) & set(CLUSTERS)
-        if clusters and faults - set(CLUSTER_FAULTS):
-            raise factor_refusal("fault", f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
-        if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
-            raise factor_refusal(
-                "replicas", "no cluster of two nodes goes on without one of them: give it replicas = 2 or more"
-            )
-        if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
-            raise factor_refusal(
-                "replicas", f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}"
-            )
-        single_primary_modes = set(self.factors.replication) - {"off", "none"} - clusters
-        if single_primary_modes and (cluster_only := faults & set(CLUSTER_ONLY_FAULTS)):
-            raise factor_refusal(
-                "fault",
-                f"{', '.join(sorted(cluster_only))} needs a cluster, and {', '.join(sorted(single_primary_modes))} is not one",
-            )
-        if "replica-leaves" not in self.factors.fault:
-            return self
-        if set(self.factors.replication) & {"async", SYNCHRONOUS_COMMIT_OFF}:
-            raise factor_refusal(
-                "fault", "replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none"
-            )
-        if self.timing.measure_ns < FALLBACK_NS:
-            raise refusal(
-                f"replica-leaves needs measure = '{FALLBACK_NS // 10**9}s' or more: the replica leaves, is away beyond the "
-                "servers' timeout, and returns",
-                "timing",
-                "measure",
-            )
+    def _check_slices(self) -> Self:
+        for each in PLAN_CHECKS:
+            each.check(self)
         return self
 
+
+if not TYPE_CHECKING:
+    Plan = with_tables(Plan)
 
 PlanJson = dict[str, Any]
 """A plan as kept in a run file: `Plan.model_dump(mode="json")`."""
@@ -403,16 +219,9 @@ def _none_if_invalid(value: object, read: ValidatorFunctionWrapHandler) -> objec
 
 
 T = TypeVar("T")
+L = TypeVar("L")
 _OptionalPart = Annotated[T | None, WrapValidator(_none_if_invalid)]
 """A part of a stored plan. None: the plan lacks it, or it is malformed."""
-
-
-class StoredLevels(BaseModel, frozen=True):
-    """Levels of the factors that a report's description of the workload needs."""
-
-    replication: tuple[str, ...] = ("off",)
-    durability: tuple[str, ...] = ("strict",)
-    row_bytes: tuple[int, ...] = (SHORT_ROW,)
 
 
 class StoredPlan(BaseModel, frozen=True):
@@ -423,8 +232,25 @@ class StoredPlan(BaseModel, frozen=True):
     data: _OptionalPart[Data] = None
     timing: _OptionalPart[Timing] = None
     keys: _OptionalPart[Keys] = None
-    pages: _OptionalPart[dict[str, _OptionalPart[PageShape]]] = None
-    factors: _OptionalPart[StoredLevels] = None
+    factors: _OptionalPart[dict[str, _OptionalPart[tuple[Level, ...]]]] = None
+    """Levels by factor."""
+
+    def levels_of(self, factor: Factor[L]) -> tuple[L, ...]:
+        """The levels of a factor in this plan; its ordinary one if the plan does not have them."""
+        stored = (self.factors or {}).get(factor.name)
+        try:
+            return TypeAdapter(tuple[factor.level_type, ...]).validate_python(stored, context=STORED)  # type: ignore[name-defined]
+        except ValidationError:
+            return () if factor.ordinary is None else (factor.ordinary,)
+
+
+if not TYPE_CHECKING:
+    StoredPlan = create_model(
+        "StoredPlan",
+        __base__=StoredPlan,
+        __module__=__name__,
+        **{table.name: (_OptionalPart[dict[str, _OptionalPart[table.model]]], None) for table in PLAN_TABLES},
+    )
 
 
 def parse_stored_plan(plan: PlanJson) -> StoredPlan:

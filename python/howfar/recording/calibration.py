@@ -1,7 +1,7 @@
 """Calibrates the recorder: measures the time that it adds to a round trip, with the application's own rhythm.
 
-Between two round trips an application computes, and meanwhile the CPUs of tap and server go to sleep. A measurement without pauses
-would not include the time to wake them, so the measuring client pauses as the application did.
+While an application computes between two round trips, the CPUs of tap and server go to sleep. A measurement without pauses
+would not include the time to wake these CPUs, so the measuring client pauses as the application did.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NS_PER_BYTE = 1.5
 _PROGRAM_START_S = 0.05
 """Estimated time to start the program that runs a round."""
 _DEEP_SLEEP_NS = 3_000_000
-"""Idle time after which a CPU is in its deepest sleep state."""
+"""Idle time after which a CPU is in its deepest sleep state; longer pauses need not be reproduced."""
 _MIN_SERVER_NS = 5_000
-"""Minimum server time. The server needs it to measure how long it waited for a CPU."""
+"""Minimum server time, which the server needs to measure how long it waited for a CPU."""
 
 
 class Rhythm(Part):
@@ -63,7 +63,7 @@ class Rhythm(Part):
         return self.gap_ns + self.server_ns
 
     def without_floor(self, floor_ns: int) -> Rhythm:
-        """The rhythm with `server_ns` reduced by `floor_ns`, the time of a round trip without work that the measured time includes."""
+        """The rhythm without `floor_ns` in `server_ns`: the measured time includes that of a round trip without server work."""
         return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _MIN_SERVER_NS)})
 
     def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
@@ -102,15 +102,15 @@ def median_rhythm(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm
 
 
 class Placement(Part):
-    """The CPUs on which an application and its tap may run, and those on which its server may run; None: all."""
+    """The CPUs on which an application and its tap may run, and those on which its server may run; None for all CPUs."""
 
     application: tuple[int, ...] | None = None
     server: tuple[int, ...] | None = None
 
     @classmethod
     def of_processes(cls, server_pid: int | None) -> Placement:
-        """The CPUs of processes that this one starts, and of a server. If `server_pid` is None or 0 (unknown), the server may use
-        all."""
+        """The CPUs of processes that this one starts, and those of a server. If `server_pid` is None or 0 (unknown), these are all
+        CPUs."""
         own_cpus, server_cpus = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
         if server_pid:
             with contextlib.suppress(OSError):
@@ -157,10 +157,10 @@ def calibrate(
     placement: Placement,
     launcher_on: Callable[[tuple[int, ...] | None], Launcher] = launcher_on_cpus,
 ) -> RecorderCost:
-    """Measure in rounds, each both with and without a tap. `launcher_on`: gives the launcher for some CPUs. Raises LabError,
+    """Measure the cost of a tap in rounds, each with and without it. `launcher_on`: returns a launcher for CPUs. Raises LabError,
     EngineError."""
-    warm_up, counted = _count_round_trips(rhythm)
-    page = ReplayPage(steps=(rhythm.step(),) * (warm_up + counted))
+    warm_up_trips, measured_trips = _count_round_trips(rhythm)
+    page = ReplayPage(steps=(rhythm.step(),) * (warm_up_trips + measured_trips))
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         client = launcher_on(placement.application)
@@ -171,10 +171,12 @@ def calibrate(
         tap = RecordTap(server, listen, client)
         stack.callback(tap.leave)
         added_ns, path_times_ns = [], []
-        for number in range(_ROUNDS):
+        for round_number in range(_ROUNDS):
             targets = {"plain": server, "tapped": tap.address}
-            order = sorted(targets, reverse=bool(number % 2))
-            cost_ns = {name: _measure_cost_ns(targets[name], page, warm_up, rhythm, client) for name in order}
+            target_names = sorted(targets, reverse=bool(round_number % 2))
+            cost_ns = {
+                name: _measure_cost_ns(targets[name], page, warm_up_trips, rhythm, client) for name in target_names
+            }
             added_ns.append(cost_ns["tapped"] - cost_ns["plain"])
             path_times_ns.append(cost_ns["plain"])
         tap.finish()
@@ -185,14 +187,14 @@ def calibrate(
 
 
 def _count_round_trips(rhythm: Rhythm) -> tuple[int, int]:
-    """Numbers of round trips in a round: those to warm up, and those that count."""
+    """Numbers of round trips in a round: those that warm up, and those that are measured."""
     round_trip_ns = _expected_round_trip_ns(rhythm)
-    counted = max(
+    measured_trips = max(
         _MIN_TRIPS,
         min(_USUAL_MIN_TRIPS, int(_MAX_ROUND_NS / round_trip_ns)),
         min(_MAX_TRIPS, int(_TARGET_ROUND_NS / round_trip_ns)),
     )
-    return min(_WARM_UP_TRIPS, counted), counted
+    return min(_WARM_UP_TRIPS, measured_trips), measured_trips
 
 
 def _expected_round_trip_ns(rhythm: Rhythm) -> float:
@@ -204,8 +206,8 @@ def calibration_s(rhythm: Rhythm) -> float:
     return 2 * _ROUNDS * (sum(_count_round_trips(rhythm)) * _expected_round_trip_ns(rhythm) / 1e9 + _PROGRAM_START_S)
 
 
-def _measure_cost_ns(target: Target, page: ReplayPage, warm_up: int, rhythm: Rhythm, launcher: Launcher) -> float:
+def _measure_cost_ns(target: Target, page: ReplayPage, warm_up_trips: int, rhythm: Rhythm, launcher: Launcher) -> float:
     with EngineProcess(ReplayJob(target=target, pages=(page,)), launcher) as engine:
         replayed = engine.read()
     assert isinstance(replayed, Replayed), "a replay job answers with Replayed"
-    return trimmed_mean(replayed.round_trips_ns[warm_up:]) - rhythm.server_ns
+    return trimmed_mean(replayed.round_trips_ns[warm_up_trips:]) - rhythm.server_ns

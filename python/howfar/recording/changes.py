@@ -24,7 +24,7 @@ ChangeKind = Literal[
 MIN_LOOP = 3
 """Minimum number of runs of one statement, and of different keys, in a loop."""
 _MAX_LOOP_BODY = 4
-"""Within a loop, the loop's statement recurs after at most this many runs."""
+"""Maximum number of runs from one occurrence of a loop's statement to the next."""
 _RESAMPLES = 400
 """Number of resamples per change; small, because there may be many changes."""
 
@@ -52,7 +52,7 @@ class PossibleChange(Part):
 
 @dataclass(frozen=True)
 class PageChange:
-    """One possible change in one page. `gone`: indices of the round trips that would be saved or become shorter."""
+    """A possible change in one page. `gone`: indices of the round trips that the change would save or shorten."""
 
     kind: ChangeKind
     digest: str
@@ -62,17 +62,17 @@ class PageChange:
 
 def find_changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[PossibleChange]:
     """Find the changes of all pages, the largest saving first."""
-    found = []
+    changes = []
     for name, pages in costed.items():
         grouped: dict[tuple[ChangeKind, str], dict[int, list[PageChange]]] = defaultdict(lambda: defaultdict(list))
         seen_reads: set[tuple[str, int]] = set()
-        for number, page in enumerate(pages):
+        for page_index, page in enumerate(pages):
             for change in _find_in_page(page, seen_reads):
-                grouped[change.kind, change.digest][number].append(change)
-        found += [_combine(name, pages, key, by_page) for key, by_page in grouped.items()]
-        found += _find_connects(name, pages)
+                grouped[change.kind, change.digest][page_index].append(change)
+        changes += [_combine(name, pages, key, by_page) for key, by_page in grouped.items()]
+        changes += _find_connects(name, pages)
     return sorted(
-        (change for change in found if change.high_ms > 0),
+        (change for change in changes if change.high_ms > 0),
         key=lambda change: (-change.pages * (change.low_ms + change.high_ms), change.digest),
     )
 
@@ -82,10 +82,10 @@ def _combine(
 ) -> PossibleChange:
     kind, digest = key
     savings = {
-        number: _saving_ns(
-            kind, pages[number], sorted({index for page_change in page_changes for index in page_change.gone})
+        page_index: _saving_ns(
+            kind, pages[page_index], sorted({index for page_change in page_changes for index in page_change.gone})
         )
-        for number, page_changes in by_page.items()
+        for page_index, page_changes in by_page.items()
     }
     count = sum(page_change.count for page_changes in by_page.values() for page_change in page_changes) / len(by_page)
     gone = sum(
@@ -95,7 +95,7 @@ def _combine(
 
 
 def _saving_ns(kind: ChangeKind, page: CostedPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The minimum and maximum saving, by block. If round trips overlap, only those of the longest chain are certain to save time."""
+    """Minimum and maximum saving, by block. If round trips overlap, only those of the longest chain count toward the minimum."""
     low, high = _sequential_saving_ns(kind, page, gone)
     if page.overlap_range is not None:
         chain = [index for index in gone if page.trips[index].connection == page.overlap_range.longest_chain]
@@ -130,7 +130,7 @@ def _sequential_saving_ns(kind: ChangeKind, page: CostedPage, gone: Sequence[int
         # The same rows are still produced, sent and used.
         return min_cost, path
     if kind == "bytes":
-        # The minimum is the waits for the congestion window, which end if the remaining bytes fit into it.
+        # The minimum consists of the waits for the congestion window, which end if the remaining bytes fit into the window.
         return page.path.slow_ns[:, gone].sum(axis=1), path - min_cost
     return path, path + server + application
 
@@ -144,12 +144,11 @@ def _make_change(
     savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[CostedPage],
 ) -> PossibleChange:
-    """Make a change from the savings of its pages. `savings`: minimum and maximum by page number; each is limited to the page's
-    time."""
-    limits = {number: pages[number].predicted_ns for number in savings}
+    """Make a change from the savings of its pages. `savings`: minimum and maximum by page index; limited to the page's time."""
+    limits = {page_index: pages[page_index].predicted_ns for page_index in savings}
     low, high = (
         quantiles(
-            np.asarray([np.minimum(saving[side], limits[number]) for number, saving in savings.items()]),
+            np.asarray([np.minimum(saving[side], limits[page_index]) for page_index, saving in savings.items()]),
             _RESAMPLES,
             prediction_interval=True,
         ).p50_ms
@@ -175,10 +174,10 @@ def _limit_or_value(estimate: Estimate, limit: float | None) -> float:
 
 
 def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[PossibleChange]:
-    """Find what persistent connections would save: connects and logins. Inside TLS a login cannot be distinguished from what follows.
-    Its known round trips are then a lower bound, and those that may belong to it count only toward the maximum saving."""
+    """Find the connects and logins that persistent connections would save. Inside TLS, a login cannot be distinguished from later
+    requests: round trips that may belong to the login then count only toward the maximum saving."""
     savings = {}
-    for number, page in enumerate(pages):
+    for page_index, page in enumerate(pages):
         if not page.connects:
             continue
         gone = [index for index, trip in enumerate(page.trips) if trip.kind is TripKind.CONNECT]
@@ -194,9 +193,9 @@ def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[PossibleC
             + page.application_gaps_ns[possible_logins].sum()
         )
         unknown_ns = (len(gone) + page.connect_rtts) * page.waking_ns
-        savings[number] = path - unknown_ns, high + unknown_ns
+        savings[page_index] = path - unknown_ns, high + unknown_ns
     if savings:
-        connecting_pages = [pages[number] for number in savings]
+        connecting_pages = [pages[page_index] for page_index in savings]
         at_least = "at least " if any(_possible_login_trips(page) for page in connecting_pages) else ""
         count = float(np.mean([page.connects for page in connecting_pages]))
         login_trips = float(np.mean([_count_login_trips(page) for page in connecting_pages]))
@@ -205,7 +204,7 @@ def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[PossibleC
 
 
 def _possible_login_trips(page: CostedPage) -> list[int]:
-    """Round trips inside TLS of connections that the page opened, which may be part of their login."""
+    """Round trips inside TLS that may be part of the login of a connection that the page opened."""
     return [
         index
         for index, trip in enumerate(page.trips)
@@ -221,31 +220,31 @@ def _count_login_trips(page: CostedPage) -> int:
 
 
 def _find_in_page(page: CostedPage, seen_reads: set[tuple[str, int]]) -> list[PageChange]:
-    """Find the changes in one page. `seen_reads`: reads of earlier pages, to which this page's are added. There is no advice on
-    statements that failed."""
+    """Find the changes in one page, except for statements that failed. `seen_reads`: the reads of earlier pages; this page's reads are
+    added to it."""
     trips = page.trips
     operations = [index for index, trip in enumerate(trips) if trip.phase == "operation"]
     answered = [index for index in operations if not trips[index].failed]
     runs = [index for index in answered if trips[index].kind.is_run]
     loops = list(_find_loops(trips, [index for index in runs if not is_assignment(trips[index].text)]))
-    looped = {index for run in loops for index in run}
-    found = [_make_loop(trips, run, answered) for run in loops]
-    found += _find_transactions(trips, operations)
-    found += _find_unneeded(TripKind.SETTING, "initial", trips, answered)
-    found += _find_prepares(trips, answered)
-    found += _find_fetches(trips, answered)
-    repeated = list(_find_repeated_reads(trips, [index for index in runs if index not in looped]))
-    found += repeated
-    found += _find_cacheable_reads(trips, runs, seen_reads)
-    found += _find_slow_starts(page, runs)
-    excluded = looped.union(*(read.gone for read in repeated))
-    found += _find_two_writes(page)
-    found += _find_pipelines(trips, [index for index in runs if index not in excluded])
-    return found
+    indices_in_loops = {index for run in loops for index in run}
+    changes = [_make_loop(trips, run, answered) for run in loops]
+    changes += _find_transactions(trips, operations)
+    changes += _find_unneeded(TripKind.SETTING, "initial", trips, answered)
+    changes += _find_prepares(trips, answered)
+    changes += _find_fetches(trips, answered)
+    repeated = list(_find_repeated_reads(trips, [index for index in runs if index not in indices_in_loops]))
+    changes += repeated
+    changes += _find_cacheable_reads(trips, runs, seen_reads)
+    changes += _find_slow_starts(page, runs)
+    excluded = indices_in_loops.union(*(read.gone for read in repeated))
+    changes += _find_two_writes(page)
+    changes += _find_pipelines(trips, [index for index in runs if index not in excluded])
+    return changes
 
 
 def _make_loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int]) -> PageChange:
-    """A loop, including the repeated preparation and closing of its statement: a single request needs each only once."""
+    """The change for a loop; it also saves repeated preparations and closings of the statement, which one request needs once."""
     between = [
         index for index in answered if run[0] < index < run[-1] and trips[index].connection == trips[run[0]].connection
     ]
@@ -257,17 +256,17 @@ def _make_loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int
     return PageChange("loop", trips[run[0]].text, tuple(gone), len(run))
 
 
-def _group_trips(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, str], list[int]]:
+def _group_trips(trips: Sequence[Trip], indices: Sequence[int]) -> dict[tuple[int, str], list[int]]:
     """Round trips grouped by connection and statement."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for index in numbers:
+    for index in indices:
         groups[trips[index].connection, trips[index].text].append(index)
     return groups
 
 
 def _find_loops(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[list[int]]:
-    """Loops: one statement repeated on one connection with changing keys, however often each key occurs. Other statements of the
-    loop's body may occur in between."""
+    """Find loops: a statement repeated on one connection with changing keys, which may recur. Other statements of the loop's body may
+    occur in between."""
     position = {index: number for number, index in enumerate(runs)}
     for group in _group_trips(trips, runs).values():
         run: list[int] = []
@@ -285,9 +284,10 @@ def _find_transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iter
     """Find transactions around a single statement."""
     for triple in zip(operations, operations[1:], operations[2:], strict=False):
         first, middle, last = (trips[index] for index in triple)
-        is_one_connection = len({trip.connection for trip in (first, middle, last)}) == 1 and not middle.failed
+        is_on_one_connection = len({trip.connection for trip in (first, middle, last)}) == 1
         if (
-            is_one_connection
+            is_on_one_connection
+            and not middle.failed
             and first.kind is TripKind.BEGIN
             and last.kind is TripKind.END
             and middle.kind is not TripKind.END
@@ -298,7 +298,7 @@ def _find_transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iter
 def _find_unneeded(
     kind: TripKind, change_kind: ChangeKind, trips: Sequence[Trip], answered: Sequence[int]
 ) -> Iterator[PageChange]:
-    """Find the round trips of a kind that a page does not need."""
+    """Find all round trips of `kind`, which a page does not need."""
     for (_, text), group in _group_trips(trips, [index for index in answered if trips[index].kind is kind]).items():
         yield PageChange(change_kind, text, tuple(group), len(group))
 
@@ -319,8 +319,7 @@ def _find_prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[P
 
 
 def _find_fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[PageChange]:
-    """Find results fetched in parts. The first fetch would still be needed, unless the statement's own answer had a part of the
-    rows."""
+    """Find results fetched in parts. The first fetch is still needed, unless the answer to the statement itself had some rows."""
     groups = _group_trips(trips, [index for index in answered if trips[index].kind is TripKind.FETCH])
     for (connection, text), group in groups.items():
         already_ran = any(trip.connection == connection and trip.text == text for trip in trips[: group[0]])
@@ -330,11 +329,11 @@ def _find_fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Pa
 def _find_repeated_reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[PageChange]:
     """Find reads repeated within one page."""
     repeats: dict[str, list[int]] = defaultdict(list)
-    seen: set[tuple[str, int]] = set()
+    earlier_reads: set[tuple[str, int]] = set()
     for index, key in _keyed_reads(trips, runs):
-        if key in seen:
+        if key in earlier_reads:
             repeats[key[0]].append(index)
-        seen.add(key)
+        earlier_reads.add(key)
     for text, group in repeats.items():
         yield PageChange("memo", text, tuple(group), len(group))
 

@@ -1,4 +1,4 @@
-"""Collects the contents of a recording while it is made: round trips, connections, digests, pages, and the facts at its end."""
+"""Collects the contents of a recording while the application runs: round trips, connections, digests, pages, and the final facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EventSource(Protocol):
 
 @dataclass
 class CollectedEvents:
-    """Totals and results collected from the events."""
+    """Totals of the events so far, and how they ended."""
 
     ended: RecordEnded | PacketsEnded | None = None
     stopped: str | None = None
@@ -52,7 +52,7 @@ class CollectedEvents:
     round_trips: int = 0
 
     def facts(self, unknown_counts: Mapping[str, int], code: int) -> RecordingFacts:
-        """The facts to write at the end. `unknown_counts`: further reasons why something is unknown, with counts, which may be 0."""
+        """The facts to write at the end. `unknown_counts`: further reasons why something is unknown, and how often, which may be 0."""
         unknown = Counter(self.ended.unknown if self.ended else {})
         unknown.update({reason: count for reason, count in unknown_counts.items() if count})
         return RecordingFacts(
@@ -68,10 +68,10 @@ class CollectedEvents:
 
 
 def collect(source: EventSource, file: RecordingFile, collected: CollectedEvents, marks: Marks | None = None) -> None:
-    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording, not the
-    application."""
+    """Write all events to the file, and the marked pages as they arrive. An error of the file or the tap ends only the recording, not
+    the application."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # lower than the application's
     is_idle_priority = _set_scheduling(os.SCHED_IDLE)
     try:
         for event in source.events():
@@ -97,7 +97,7 @@ def collect(source: EventSource, file: RecordingFile, collected: CollectedEvents
 
 @contextmanager
 def collecting(tap: RecordTap, file: RecordingFile, collected: CollectedEvents, marks: Marks) -> Iterator[None]:
-    """Call `collect` in a thread during the block. After the block, the tap is asked for its last event."""
+    """Call `collect` in a thread during the block. After the block, the last event is requested from the tap."""
     collector = threading.Thread(target=collect, args=(tap, file, collected, marks), name="collect", daemon=True)
     collector.start()
     yield
@@ -114,7 +114,7 @@ def _set_scheduling(policy: int) -> bool:
 
 
 def _needs_normal_priority(event: Recorded | RecordEnded | PacketsEnded) -> bool:
-    """Whether this thread must return to normal priority: it lacks CPU time, or the application has ended."""
+    """Whether this thread must return to normal priority, because it lacks CPU time or the application has ended."""
     if not isinstance(event, Recorded) or not event.round_trips:
         return not isinstance(event, Recorded)
     return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_EVENT_NS
@@ -133,13 +133,13 @@ def _add_event(event: Recorded, file: RecordingFile, collected: CollectedEvents)
 
 
 def wait_for(seconds: float | None) -> None:
-    """Wait for `seconds`, or until the user interrupts or ends this program; None: only until then."""
+    """Wait until the user interrupts or ends this program, but at most for `seconds` unless that is None."""
     with contextlib.suppress(KeyboardInterrupt), raising_end_requests():
         time.sleep(_ONE_YEAR_S if seconds is None else seconds)
 
 
 def new_facts(method: str, transport: str, command: str | None) -> RecordingFacts:
-    """The facts known at the start."""
+    """The facts that are known when a recording begins."""
     facts = RecordingFacts(
         howfar=howfar.__version__,
         began_unix_ns=time.time_ns(),
@@ -151,13 +151,15 @@ def new_facts(method: str, transport: str, command: str | None) -> RecordingFact
     return facts if method == "tap" else facts.updated(RecordingFacts(floor_ns=0, tap_ns=0))
 
 
-def add_pages(file: RecordingFile, marks: Marks | None, run_page: TimedPage | None, gaps: bool) -> dict[str, int]:
-    """Write the pages and assign the round trips to them. Returns counts of what remains unknown, by reason.
+def add_pages(
+    file: RecordingFile, marks: Marks | None, run_page: TimedPage | None, infer_from_gaps: bool
+) -> dict[str, int]:
+    """Write the pages and assign the round trips to them. Returns how often something remains unknown, by reason.
 
-    If no page was marked, pages are inferred from the pauses between round trips if `gaps` is set; else `run_page` is the only page.
+    If no page was marked, `infer_from_gaps` infers pages from the gaps between round trips; else `run_page` is the only page.
     """
     marked, malformed = (marks.pages, marks.malformed) if marks else ([], 0)
-    if gaps and not marked:
+    if infer_from_gaps and not marked:
         pages, page_ids = pages_by_gaps(file.ordered_round_trips())
         if pages:
             file.add_pages(pages)
@@ -168,7 +170,7 @@ def add_pages(file: RecordingFile, marks: Marks | None, run_page: TimedPage | No
         _MALFORMED: malformed,
         "claimed by two pages": file.assign_pages(),
         "where a page ends: rests between pages are not clearly longer than the pauses within one": int(
-            gaps and not marked
+            infer_from_gaps and not marked
         ),
     }
 
@@ -189,8 +191,8 @@ def new_recording(out: Path, facts: RecordingFacts) -> Iterator[RecordingFile]:
 
 @contextmanager
 def reporting_write_errors(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
-    """Complete a recording in the block. If writing fails, as on a full disk, say so: the file keeps its contents, and the command's
-    exit code is unaffected."""
+    """Complete a recording in the block. If writing fails, as on a full disk, the error is reported with `say`; the file keeps its
+    contents, and the command's exit code is unaffected."""
     try:
         yield
     except RunFileError as error:
@@ -206,8 +208,8 @@ def finish(
     say: Callable[[str], None],
     measure_names: Callable[[], RecordingFacts] = RecordingFacts,
 ) -> None:
-    """Complete a recording. If a tap made it, also add the facts of `measure_names` and measure what the tap costs; an interrupt skips
-    both."""
+    """Complete a recording. If it was made by a tap, also add the facts of `measure_names` and measure the cost of the tap, unless the
+    user interrupts this."""
     ended = collected.ended
     facts = collected.facts(unknown, code)
     if not isinstance(ended, RecordEnded):
@@ -228,7 +230,7 @@ def finish(
 
 
 def _tap_facts(ended: RecordEnded) -> RecordingFacts:
-    """The facts that only a tap has: the bytes that it passed on, and its own cost, which is not measured yet."""
+    """The facts that exist only with a tap: the bytes that it passed on, and its cost, which is not measured yet."""
     passed = (ended.passed_to_server, ended.passed_to_client)
     return RecordingFacts(
         tap_ns=None,
@@ -245,7 +247,7 @@ def _tap_facts(ended: RecordEnded) -> RecordingFacts:
 
 
 def _measure_tap_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> RecordingFacts:
-    """The cost of the tap as facts, measured with the recorded rhythm. Only predictions need it."""
+    """Measure the cost of the tap with the recorded rhythm. Returns facts that only predictions need."""
     try:
         # The first calibration yields the server's own share of the observed time, which is how long the application's CPU sleeps.
         rhythm = rhythm.without_floor(calibrate(on_socket, rhythm, placement).floor_ns)

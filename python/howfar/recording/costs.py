@@ -1,7 +1,7 @@
 """The cost of a round trip on a path, by the sizes of its request and its answer, as measured in the laboratory. No I/O.
 
-A cost is the time of a round trip minus the server's time. The client that measures it pauses between round trips as the application
-did. The costs of each block are kept, so that results computed from them have intervals.
+A cost is the time of a round trip minus the server's time. The client that measures the cost pauses between round trips as the
+application did. The costs of each block are kept, so that results computed from them have intervals.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from howfar.stats.estimate import Part
 SMALLEST = (16, 8)
 """Bytes of the shortest request and the shortest answer that the engine sends."""
 _MAX_SIZE_STEPS = 7
-_MIN_ROUNDS, _MAX_ROUNDS = 6, 200
-_WARM_UP_ROUNDS = 4
-"""Warm-up round trips of each size, which do not count: they open TCP's window."""
+_MIN_ROUND_TRIPS, _MAX_ROUND_TRIPS = 6, 200
+_WARM_UP_ROUND_TRIPS = 4
+"""Minimum number of round trips of each size that are not measured: they open TCP's window."""
 _TIME_PER_SIZE_NS = 100_000_000
 _TRIMMED_SHARE = 0.05
 _MSS = 1448
@@ -44,7 +44,7 @@ class Sizes(Part):
 
 
 def choose_sizes(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
-    """Sizes from the engine's smallest to the largest that occurs, evenly spaced on a logarithmic scale."""
+    """Sizes at which to measure: from the engine's smallest to the largest given one, evenly spaced on a logarithmic scale."""
     return Sizes(to_server=_size_steps(SMALLEST[0], to_server), to_client=_size_steps(SMALLEST[1], to_client))
 
 
@@ -69,19 +69,20 @@ class CostBlock(Part):
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean without the highest and lowest 5 %. Costs are summed over a page, which takes means, but interrupts cause outliers."""
+    """The mean without the highest and lowest 5 %. Costs are summed over a page, which needs means, but interrupts cause outliers."""
     ordered = sorted(values)
     cut = int(len(ordered) * _TRIMMED_SHARE)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def measured_rounds(round_trip_ns: float) -> int:
+def measured_round_trips(round_trip_ns: float) -> int:
     """Number of round trips to measure for each size in a block, given the duration of one."""
-    return max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(_TIME_PER_SIZE_NS // max(round_trip_ns, 50_000))))
+    return max(_MIN_ROUND_TRIPS, min(_MAX_ROUND_TRIPS, int(_TIME_PER_SIZE_NS // max(round_trip_ns, 50_000))))
 
 
-def warm_up_rounds(rtt_ns: int) -> int:
-    return _WARM_UP_ROUNDS if rtt_ns > 10_000_000 else 2 * _WARM_UP_ROUNDS
+def warm_up_round_trips(rtt_ns: int) -> int:
+    """Number of round trips of each size that warm up a connection; fewer if they take long."""
+    return _WARM_UP_ROUND_TRIPS if rtt_ns > 10_000_000 else 2 * _WARM_UP_ROUND_TRIPS
 
 
 class PathCosts(Part):
@@ -94,8 +95,8 @@ class PathCosts(Part):
     """RTT of the link that the path crosses; 0 if it crosses none."""
     encrypted: bool = False
     waking_ns: float = 0.0
-    """Additional time of a round trip over the link if the CPUs at both ends are asleep. How often that is so for an application is
-    not known."""
+    """Additional time of a round trip over the link if the CPUs at both ends are asleep. It is unknown how often an application finds
+    them asleep."""
     by_socket: bool = False
     """Whether the path is a Unix socket, on which there are no acknowledgements to wait for."""
     void: tuple[str, ...] = ()
@@ -103,12 +104,12 @@ class PathCosts(Part):
 
     def costs_ns(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""
-        answers = len(self.sizes.to_client)
+        answer_count = len(self.sizes.to_client)
         rows = []
         for block in self.blocks:
             smallest_ns = block.cost_ns[0]
-            answers_ns = _interpolate(to_client, self.sizes.to_client, block.cost_ns[:answers])
-            requests_ns = _interpolate(to_server, self.sizes.to_server, (smallest_ns, *block.cost_ns[answers:]))
+            answers_ns = _interpolate(to_client, self.sizes.to_client, block.cost_ns[:answer_count])
+            requests_ns = _interpolate(to_server, self.sizes.to_server, (smallest_ns, *block.cost_ns[answer_count:]))
             rows.append(answers_ns + requests_ns - smallest_ns)
         return np.asarray(rows)
 
@@ -120,10 +121,12 @@ class PathCosts(Part):
         because it is already part of the answer's cost.
         """
         waits_ns = np.zeros((len(self.blocks), len(rounds)))
-        answers = len(self.sizes.to_client)
-        for column, sent in enumerate(rounds if self.link_rtt_ns else ()):
-            for row, block in enumerate(self.blocks if sent else ()):
-                sending_ns = _interpolate(sent, self.sizes.to_client, block.cost_ns[:answers]) - block.cost_ns[0]
+        answer_count = len(self.sizes.to_client)
+        for column, round_bytes in enumerate(rounds if self.link_rtt_ns else ()):
+            for row, block in enumerate(self.blocks if round_bytes else ()):
+                sending_ns = (
+                    _interpolate(round_bytes, self.sizes.to_client, block.cost_ns[:answer_count]) - block.cost_ns[0]
+                )
                 waits_ns[row, column] = np.maximum((rtt_ns or self.link_rtt_ns) - sending_ns, 0.0).sum()
         return waits_ns
 
@@ -143,24 +146,26 @@ class PathCosts(Part):
 
     @property
     def smallest_ns(self) -> np.ndarray:
-        """The cost of a round trip of the smallest sizes, by block."""
+        """The cost of a round trip with the smallest request and answer, by block."""
         return np.asarray([block.cost_ns[0] for block in self.blocks])
 
     @property
     def resuming_ns(self) -> np.ndarray:
+        """See `CostBlock.resuming_ns`; by block."""
         return np.asarray([block.resuming_ns for block in self.blocks])
 
     @property
     def connect_ns(self) -> np.ndarray:
+        """See `CostBlock.connect_ns`; by block."""
         return np.asarray([block.connect_ns for block in self.blocks])
 
 
 def _interpolate(sizes: Sequence[int], measured_sizes: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
-    """Interpolate costs by size. Against noise, they are first made non-decreasing; beyond the largest size they are extrapolated
-    linearly."""
-    targets, rising_ns = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
-    excess = np.maximum(targets - measured_sizes[-1], 0.0) / max(measured_sizes[-1] - measured_sizes[0], 1)
-    return np.asarray(np.interp(targets, measured_sizes, rising_ns) + excess * (rising_ns[-1] - rising_ns[0]))
+    """Interpolate costs by size. Costs are first made non-decreasing, against noise; beyond the largest measured size, they are
+    extrapolated linearly."""
+    wanted_sizes, rising_ns = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
+    excess = np.maximum(wanted_sizes - measured_sizes[-1], 0.0) / max(measured_sizes[-1] - measured_sizes[0], 1)
+    return np.asarray(np.interp(wanted_sizes, measured_sizes, rising_ns) + excess * (rising_ns[-1] - rising_ns[0]))
 
 
 @dataclass
@@ -176,11 +181,11 @@ class SlowStartWindow:
 
     def earlier_rounds(self, size: int) -> tuple[int, ...]:
         """Bytes of each round of an answer except the last. The window doubles in each round that fills it."""
-        needed, rounds = -(-size // _MSS), list[int]()
-        while needed > 0:
-            sent = min(self.segments, needed)
-            needed -= sent
-            rounds.append(sent * _MSS)
-            if 2 * sent > self.segments:  # the kernel's test of whether the window was the limit
-                self.segments += sent
+        segments_left, rounds = -(-size // _MSS), list[int]()
+        while segments_left > 0:
+            segments_sent = min(self.segments, segments_left)
+            segments_left -= segments_sent
+            rounds.append(segments_sent * _MSS)
+            if 2 * segments_sent > self.segments:  # the kernel's test of whether the window was the limit
+                self.segments += segments_sent
         return tuple(rounds[:-1])

@@ -1,4 +1,4 @@
-"""The facts of a recording: how it was made, and what the recorder cost. A fact that is unset was not recorded, or not yet."""
+"""The facts of a recording: how it was made, and what the recorder cost. An unset fact was not recorded, or not yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PassedBytes(ReceiptPart):
 
 
 class NameCost(ReceiptPart):
-    """Cost of a server's name that the tap's address replaced."""
+    """The cost, to an application, of a server's name that the tap's address replaced."""
 
     lookup_ns: int
     addresses: list[str]
@@ -30,7 +30,7 @@ class NameCost(ReceiptPart):
 
 
 class RecordingFacts(ReceiptPart):
-    """How a recording was made, and what it counts."""
+    """How a recording was made, and its totals."""
 
     format: int | None = None
     howfar: str | None = None
@@ -45,19 +45,21 @@ class RecordingFacts(ReceiptPart):
     tls: bool | None = None
     round_trips: int | None = None
     unknown: dict[str, int] = Field(default_factory=dict)
-    """By reason: how often something is unknown."""
+    """How often something is unknown, by reason."""
     commands: dict[str, int] = Field(default_factory=dict)
     exit_code: int | None = None
     complete: bool | None = None
     stopped: str | None = None
     contested: Mapping[int, int] = Field(default_factory=dict)
-    """By page: round trips that another page claims too."""
+    """Number of round trips that another page claims too, by page ID."""
     refused: int | None = None
     passed: PassedBytes | None = Field(None, alias="bytes")
     tap_ns: int | None = None
     """Time that the tap added to a round trip; 0 without a tap, None if unknown."""
     tap_limits_ns: tuple[int | None, int | None] = (None, None)
+    """Confidence interval of `tap_ns`."""
     tap_unknown: str | None = None
+    """Why `tap_ns` is unknown."""
     floor_ns: int | None = None
     """See `RecorderCost`."""
     path_ns: int | None = None

@@ -1,7 +1,7 @@
 """Directs an application to the tap: by a mount that only the application sees, or by replacing the server's address with the tap's.
 
-A text is changed only where it names exactly this server, in any form that `howfar.address` can parse. The result names the tap
-instead and is otherwise equivalent.
+Only addresses of exactly this server are replaced, in any form that `howfar.address` can parse. The changed text is otherwise
+equivalent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORD_START, _WORD_END = r"(?<![\w.\-])", r"(?![\w\-]|\.\w)"
 _HOST_SUFFIX = re.compile(r"(HOSTNAME|HOSTADDR|HOST|SERVER|ADDRESS|ADDR)$")
 _PORT_SUFFIXES = ("PORT", "TCP_PORT")
 _SEPARATOR = "\0"
-"""Separator of arguments that are searched as one text, because an option and its value may be one argument or two."""
+"""Separator of arguments joined to one text, which is searched because an option and its value may be one argument or two."""
 _MAX_LISTED = 3
 _UNUSED_HOST = "192.0.2.1"
 """An address that no server has: it is reserved for documentation (RFC 5737)."""
@@ -64,24 +64,24 @@ class AddressRewriter:
         return [_fill_placeholders(word, placeholder_values) for word in rewritten]
 
     def _rewrite_option(self, word: str) -> str:
-        """One argument with the address replaced, in the whole of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
+        """One argument with the address replaced, in all of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
         changed = self.rewrite_text(word)
         name, equals, value = word.partition("=")
         if changed == word and equals and re.fullmatch(r"-{0,2}\w[\w-]*", name):
             return f"{name}={self.rewrite_text(value)}"
         return changed
 
-    def _rewrite_flag_pairs(self, words: str) -> str:
-        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced. Only pairs are replaced: a port next
-        to another host belongs to another server."""
+    def _rewrite_flag_pairs(self, text: str) -> str:
+        """The joined arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced. Only pairs are replaced,
+        because a port next to another host belongs to another server."""
         space = rf"[{_SEPARATOR}\s]"
-        flag = re.compile(
+        flag_pattern = re.compile(
             rf"(?<![^{_SEPARATOR}\s'\"])(?:(?P<host>-h{space}*|--host(?:name)?(?:=|{space}+))"
             rf"|-P{space}*|-p{space}+|--port(?:=|{space}+))"
             rf"(?P<value>[^{_SEPARATOR}\s'\";]+)"
         )
-        pairs: list[dict[bool, re.Match[str]]] = []
-        for match in flag.finditer(words):
+        pairs: list[dict[bool, re.Match[str]]] = []  # the host by True, the port by False
+        for match in flag_pattern.finditer(text):
             is_host = match["host"] is not None
             if not pairs or is_host in pairs[-1]:
                 pairs.append({})
@@ -94,16 +94,16 @@ class AddressRewriter:
             if re.fullmatch(self._host_pattern(separate_values=True), host["value"], re.IGNORECASE):
                 replacements |= {host: self.tap.host, port: str(self.tap.port)}
         for match in sorted(replacements, key=lambda match: match.start(), reverse=True):
-            words = words[: match.start("value")] + replacements[match] + words[match.end("value") :]
-        return words
+            text = text[: match.start("value")] + replacements[match] + text[match.end("value") :]
+        return text
 
     # ------------------------------------------------------------ the environment
 
     def rewrite_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables with the address replaced, also where host and port are in a pair of variables."""
         rewritten = {name: self.rewrite_text(value) for name, value in variables.items()}
-        for host, port in self._host_port_variables(variables):
-            rewritten[host], rewritten[port] = self.tap.host, str(self.tap.port)
+        for host_name, port_name in self._host_port_variables(variables):
+            rewritten[host_name], rewritten[port_name] = self.tap.host, str(self.tap.port)
         libpq_variables = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
         if libpq_variables and self._is_server_address(
             _parse_or_none(libpq.parse_environment, libpq_variables), default=libpq.PORT
@@ -117,9 +117,9 @@ class AddressRewriter:
         for name, value in variables.items():
             if not re.fullmatch(self._host_pattern(separate_values=True), value, re.IGNORECASE):
                 continue
-            ports = [port for port in _port_variables(name) if variables.get(port) == str(self.port)]
-            if ports and not self._is_port_shared(name, variables):
-                yield from ((name, port) for port in ports)
+            port_names = [port for port in _port_variables(name) if variables.get(port) == str(self.port)]
+            if port_names and not self._is_port_shared(name, variables):
+                yield from ((name, port) for port in port_names)
 
     def _is_port_shared(self, name: str, variables: Mapping[str, str]) -> bool:
         """Whether the port variable of a host variable may also belong to another server, such as that in DB_READ_HOST if there is no
@@ -128,19 +128,19 @@ class AddressRewriter:
         if not prefix:
             return False
         for other, value in variables.items():
-            ports = _port_variables(other)
-            if not value or not ports or not other.startswith(prefix):
+            port_names = _port_variables(other)
+            if not value or not port_names or not other.startswith(prefix):
                 continue
-            own_ports = set(ports) - set(_port_variables(name))
-            is_ours = re.fullmatch(self._host_pattern(), value, re.IGNORECASE) is not None
-            if not is_ours and not own_ports & variables.keys():
+            own_port_names = set(port_names) - set(_port_variables(name))
+            is_this_server = re.fullmatch(self._host_pattern(), value, re.IGNORECASE) is not None
+            if not is_this_server and not own_port_names & variables.keys():
                 return True
         return False
 
     # ------------------------------------------------------------ one text
 
     def rewrite_text(self, text: str) -> str:
-        """A text with the server's address replaced: HOST:PORT as a whole word, or the complete text if it is one address."""
+        """A text with the server's address replaced: either each HOST:PORT in it, or the complete text if that is an address."""
         if re.search(self._host_pattern(), text, re.IGNORECASE) is None:
             return text
         host_and_port = rf"{_WORD_START}{self._host_pattern(brackets=True)}:{self.port}{_WORD_END}(?!:\d)"
@@ -148,7 +148,7 @@ class AddressRewriter:
         return changed if changed != text else self._rewrite_address(text)
 
     def _rewrite_address(self, text: str) -> str:
-        """A text with an address replaced that is not written as HOST:PORT: host and port are separate, or the port is missing."""
+        """The text of an address, replaced if host and port are separate or the port is missing."""
         parsed = _parse_or_none(parse, text)
         if parsed is None or not self._is_server_address(parsed.address):
             return text
@@ -182,7 +182,7 @@ class AddressRewriter:
         return f"{changed[: host_match.end()]}{separator}port={self.tap.port}{changed[host_match.end() :]}"
 
     def _is_server_address(self, address: ServerAddress | None, default: int | None = None) -> bool:
-        """Whether an address is the server's. If it has no port, its protocol's or the given default applies."""
+        """Whether an address is the server's. If it has no port, that of its protocol applies, else `default`."""
         if address is None:
             return False
         host = address.hostaddr or address.host
@@ -203,8 +203,8 @@ class AddressRewriter:
         )
 
     def _host_pattern(self, *, brackets: bool = False, separate_values: bool = False) -> str:
-        """A pattern of the server's host names. `separate_values`: host and port are separate; MySQL clients then take `localhost` to
-        mean the socket, so it does not count."""
+        """A pattern of the server's host names. `separate_values`: host and port are separate; `localhost` is then excluded for MySQL,
+        whose clients use the socket for it."""
         hosts = [
             host for host in self.hosts if not (separate_values and host == "localhost" and self.protocol == "mysql")
         ]
@@ -217,7 +217,7 @@ class AddressRewriter:
     # ------------------------------------------------------------ what was and what was not replaced
 
     def replaced_host_names(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Host names of the server that were replaced: the application no longer looks them up."""
+        """Host names of the server that were replaced, so that the application no longer looks them up."""
         changed = [old for old, new in zip(words, self.rewrite_arguments(words), strict=True) if old != new]
         rewritten = self.rewrite_environment(variables)
         changed += [value for name, value in variables.items() if rewritten[name] != value]
@@ -252,7 +252,7 @@ def _has_word(text: str, word: str) -> bool:
 
 
 def _parse_or_none(grammar: Callable[[GrammarInput], GrammarResult], source: GrammarInput) -> GrammarResult | None:
-    """What `grammar` parses from `source`; None if it cannot be parsed."""
+    """The result of `grammar` for `source`; None if `source` cannot be parsed."""
     try:
         return grammar(source)
     except UsageError:
@@ -307,8 +307,8 @@ def _fill_placeholders(word: str, values: Mapping[str, str]) -> str:
 
 
 def make_insertion(server: NamedServer, tap: Target | None) -> Insertion:
-    """The insertion that directs a command to `tap` instead of `server`. Without a tap the command runs in the same kinds of
-    namespaces but without a mount, so that both can be compared.
+    """The insertion that directs a command to `tap` instead of `server`. Without a tap, the command runs in the same kinds of
+    namespaces but without a mount, so that its times can be compared.
 
     Raises UsageError.
     """

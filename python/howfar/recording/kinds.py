@@ -21,14 +21,14 @@ class TripKind(StrEnum):
     CONTROL = "control"
     """Other control of transactions, cursors and prepared statements."""
     SETTING = "setting"
-    """Set session state of a connection, or checked whether it is alive."""
+    """Set a connection's session state, or checked whether the connection is alive."""
     READ = "read"
     """Read data; repeating the same read at once would return the same data."""
     OTHER = "other"
 
     @property
     def is_run(self) -> bool:
-        """Whether it ran a statement or command of the application."""
+        """Whether the round trip ran a statement or command of the application."""
         return self in (TripKind.READ, TripKind.OTHER)
 
 
@@ -49,8 +49,8 @@ _WORDS = {
         *("zrange", "zrevrange", "zrangebyscore", "zscore", "zcard", "zcount", "zrank"),
     ),
 }
-_BY_WORD = {word: kind for kind, words in _WORDS.items() for word in words}
-"""Kind by the first word of a statement or command, where this word is sufficient."""
+_KIND_BY_WORD = {word: kind for kind, words in _WORDS.items() for word in words}
+"""Kind by the first word of a statement or command, if that word determines it."""
 _BEGIN_STATEMENT = re.compile(r"(BEGIN(?!\s+NOT)|START\s+TRANSACTION)\b", re.IGNORECASE)
 _END_STATEMENT = re.compile(r"(COMMIT|END|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
 _SETTING_STATEMENT = re.compile(
@@ -59,7 +59,7 @@ _SETTING_STATEMENT = re.compile(
     (?! .* \b (GLOBAL | PERSIST | PERSIST_ONLY) \b) (?! .* (?<!@)@(?!@))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""SET of session state: not of an account, of the server or of one transaction, and not of a user variable."""
+"""SET of session state, not of an account, the server, a single transaction or a user variable."""
 _NOT_REPEATABLE = re.compile(
     r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | DELETE \s+ FROM
     | UPDATE \s+ \S+ \s+ SET ) \b
@@ -78,7 +78,7 @@ def is_assignment(text: str) -> bool:
 
 
 def classify_round_trip(phase: str, command: str, text: str) -> TripKind:
-    """The kind of a round trip. `text`: its statement without literals, or its command; pipelined ones are separated by `; `."""
+    """The kind of a round trip. `text`: its statement without literals, or its command; pipelined ones are joined with `; `."""
     if phase == "connect":
         return TripKind.CONNECT
     if command in ("prepare", "fetch"):  # protocol commands; `text` is the statement to which they apply
@@ -94,5 +94,5 @@ def _kind_of_statement(text: str) -> TripKind:
         return TripKind.END
     if _SETTING_STATEMENT.match(text) or text.lower() in _CONNECTION_STATEMENTS:
         return TripKind.SETTING
-    kind = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), TripKind.OTHER)
+    kind = _KIND_BY_WORD.get(text.split(maxsplit=1)[0].lower(), TripKind.OTHER)
     return TripKind.OTHER if kind is TripKind.READ and _NOT_REPEATABLE.search(text) else kind

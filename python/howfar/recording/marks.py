@@ -39,12 +39,12 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
     return True
 
 
-def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> TimedPage | None:
+def parse_mark(page_id: int, text: str, page_by: Collection[str] = ()) -> TimedPage | None:
     """The page that a datagram marks, or None.
 
     Pages are grouped by name, so a URL loses its query, and `*` replaces each part of its path that has a digit (typically an ID).
-    `page_by` lists what to keep: parameters of the query, and parts of the path, which begin with `/`. The engine's HTTP recorder
-    applies the same rule (`tests/data/page_names.tsv`).
+    `page_by` lists exceptions, which are kept: parameters of the query, and parts of the path, which begin with `/`. The engine's HTTP
+    recorder applies the same rule (`tests/data/page_names.tsv`).
     """
     match = _MARK.fullmatch(text)
     if match is None:
@@ -59,18 +59,18 @@ def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> TimedPa
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
         return None
     failed = None if status in (None, "000") else status[0] == "5"
-    return TimedPage(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns), failed)  # type: ignore[arg-type]
+    return TimedPage(page_id, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns), failed)  # type: ignore[arg-type]
 
 
 class Marks:
     """Receives marks until the context manager exits; then `pages` has all of them. Use as a context manager.
 
-    Marks are read periodically and wait in the kernel's buffer. Reading each at once would wake this process while the next page
+    Marks wait in the kernel's buffer and are read periodically: reading each at once would wake this process while the next page
     begins.
     """
 
     def __init__(self, page_by: Collection[str] = ()) -> None:
-        """`page_by`: what to keep in a page's name, as in `parse_mark`."""
+        """`page_by`: see `parse_mark`."""
         self._page_by = page_by
         self.pages: list[TimedPage] = []
         self.malformed = 0
@@ -86,7 +86,7 @@ class Marks:
         self._thread = threading.Thread(target=self._read_periodically, name="marks", daemon=True)
 
     def add(self, name: str, begun_ns: int, ended_ns: int, failed: bool) -> None:
-        """Add a page observed from outside, of any process. `failed`: it was answered with a server error."""
+        """Add a page that the application did not mark itself, of any process. `failed`: the answer was a server error."""
         status = "5xx" if failed else "2xx"
         self._texts.append(f"page 0 {begun_ns} {ended_ns} http:{status} {name}".encode())
 

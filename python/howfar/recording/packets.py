@@ -1,4 +1,4 @@
-"""Records from packets, captured on an interface or read from a file. TCP only; no program is on the application's path."""
+"""Records the round trips in TCP packets that are captured on an interface or read from a file. No program is on the path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TCPDUMP_COUNTS = re.compile(
 
 @dataclass(frozen=True)
 class PacketsRequest:
-    """What to record, and the file to write. Either `interface` or `file` is given."""
+    """The packets to record, and the file to write. Either `interface` or `file` is given."""
 
     port: int
     address: str | None
@@ -69,7 +69,7 @@ class PacketsRequest:
 
 
 class PacketReader:
-    """The engine, reading packets from `path`."""
+    """An engine process that reads packets from `path`."""
 
     def __init__(self, path: str, request: PacketsRequest, epoch_ns: int, launcher: Launcher) -> None:
         job = PacketsJob(path=path, port=request.port, address=request.address, epoch_ns=epoch_ns)
@@ -87,7 +87,7 @@ class PacketReader:
                 return
 
     def cpu_s(self) -> float:
-        """CPU time until now."""
+        """CPU time that the process has used."""
         return cpu_s_of(self._process.pid)
 
 
@@ -96,7 +96,7 @@ class Tcpdump:
 
     def __init__(self, request: PacketsRequest, output_fd: int) -> None:
         host = f" and host {request.address}" if request.address else ""
-        # While no packet arrives, tcpdump does not notice that its reader is gone, so the kernel signals it when this process dies.
+        # Until a packet arrives, tcpdump does not notice that its reader has ended, so the kernel signals it when this process dies.
         # `-Z root` keeps its credentials, because changing them would cancel that signal. tcpdump only writes packets here: it parses
         # nothing as root.
         command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(request.interface), "-n", "-s", "0"]
@@ -125,16 +125,16 @@ class Tcpdump:
     def _read_messages(self, end: bytes, timeout_s: float) -> bytes:
         assert self._process.stderr is not None
         messages, deadline = b"", time.monotonic() + timeout_s
-        while end not in messages and (left_s := deadline - time.monotonic()) > 0:
-            if select.select([self._process.stderr], [], [], left_s)[0]:
-                piece = os.read(self._process.stderr.fileno(), 4096)
-                if not piece:
+        while end not in messages and (remaining_s := deadline - time.monotonic()) > 0:
+            if select.select([self._process.stderr], [], [], remaining_s)[0]:
+                chunk = os.read(self._process.stderr.fileno(), 4096)
+                if not chunk:
                     break
-                messages += piece
+                messages += chunk
         return messages
 
     def cpu_s(self) -> float:
-        """CPU time until now."""
+        """CPU time that the process has used."""
         return cpu_s_of(self._process.pid)
 
     def is_capturing(self) -> bool:
@@ -188,7 +188,7 @@ def record(request: PacketsRequest, say: Callable[[str], None]) -> int:
         if not collected.round_trips:
             raise UsageError(
                 phrase("error/no-packet", port=request.port, kinds=_packet_kinds_text(collected)),
-                "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
+                "Is --server the address in the packets? Only TCP has packets, a Unix socket does not.",
             )
         with reporting_write_errors(file, say):
             _finish(file, request, collected, capture)
@@ -228,7 +228,7 @@ def _finish(file: RecordingFile, request: PacketsRequest, collected: CollectedEv
 
 @dataclass(frozen=True)
 class _LiveCapture:
-    """Results of a capture other than its round trips. When a file is read, all have their defaults."""
+    """Results of a live capture other than its round trips; all have their defaults if a file is read."""
 
     marks: Marks | None = None
     run_page: TimedPage | None = None
@@ -245,11 +245,11 @@ def _capture_live(
     read_end, write_end = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
-        # The reader has its own session: an interrupt from the terminal ends the capture, but the reader finishes what was captured.
+        # The reader has its own session, so an interrupt from the terminal ends the capture, but not the reading of captured packets.
         reader = PacketReader(f"/proc/self/fd/{read_end}", request, epoch_ns, Launcher(("setsid",), (read_end,)))
         marks = stack.enter_context(Marks())
         try:
-            dump = stack.enter_context(Tcpdump(request, write_end))
+            tcpdump = stack.enter_context(Tcpdump(request, write_end))
         finally:
             os.close(write_end)
             os.close(read_end)
@@ -258,13 +258,13 @@ def _capture_live(
         say(phrase("say/recording/packets", interface=request.interface))
 
         def cpu_used_s() -> float:
-            return dump.cpu_s() + reader.cpu_s() + time.process_time()
+            return tcpdump.cpu_s() + reader.cpu_s() + time.process_time()
 
         begun_s, begun_ns = cpu_used_s(), time.monotonic_ns()
         code = _run_or_wait(request, marks)
         ended_ns = time.monotonic_ns()
-        dropped = dump.end()
-        is_complete = dump.is_capturing()
+        dropped = tcpdump.end()
+        is_complete = tcpdump.is_capturing()
         cpus = (cpu_used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if is_complete else None
         stack.close()
     collector.join()

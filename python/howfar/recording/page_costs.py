@@ -1,7 +1,7 @@
 """Computes what the round trips of a recorded page cost on two paths, and the page's time on the target path. No I/O; the entry point
 is `cost_pages`.
 
-If round trips overlap, it is not known which of them wait for others, so the predicted time of the page is a range."""
+If round trips overlap, it is unknown which of them wait for others, so the predicted time of the page is a range."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Trip:
     """A round trip that its page waited for."""
 
     number: int
+    """Position among the round trips that the page waited for."""
     connection: int
     digest: Digest | None
     command: str
@@ -33,11 +34,11 @@ class Trip:
     begun_ns: int
     took_ns: int
     gap_ns: int
-    """Time between the previous round trip and this one, including what the tap added."""
+    """Time between the previous round trip and this one, including the time that the tap added."""
     to_server: int
     to_client: int
     rounds: tuple[int, ...] = ()
-    """Bytes of each slow-start round that the answer waits for on a link."""
+    """Bytes of each slow-start round before the answer's last; on a link, the answer waits for these rounds."""
     failed: bool = False
     """Whether the server refused the request."""
     ack_wait_ns: int = 0
@@ -68,12 +69,11 @@ class PathTimes:
 
 @dataclass(frozen=True)
 class OverlapRange:
-    """Range of a page's time on the target path, by block, if its round trips overlap. The range exists because it is not known which
-    of them wait for others."""
+    """Range of a page's time on the target path, by block, if its round trips overlap: it is unknown which of them wait for others."""
 
     shortest_ns: np.ndarray
-    """Time if no connection waits for another: the time of the longest chain, the round trips of one connection. Of the application's
-    time before each round trip it includes only the part after the last answer on any connection."""
+    """The page's time if no connection waits for another: that of the longest chain, the round trips of one connection. A chain
+    includes the application's time before a round trip only from the last answer on any connection."""
     longest_ns: np.ndarray
     """Time if the recorded order of round trips is kept."""
     longest_chain: int
@@ -95,19 +95,18 @@ class CostedPage:
     smallest_ns: np.ndarray
     """Cost of a round trip of the smallest sizes on the target path, by block."""
     added_connect_ns_by_connection: Mapping[int, np.ndarray]
-    """How much longer connecting takes on the target path than on the present one, by block, for each connection that the page
-    opened."""
+    """Added time of connecting on the target path compared with the present one, by block and connection that the page opened."""
     target_connect_ns: np.ndarray
-    """Total time for connecting on the target path, before the login, by block, for all these connections."""
+    """Total time for connecting on the target path, without logins, by block, for all connections that the page opened."""
     connect_rtts: int
-    """Round trips of connecting on the target path that are not among the recorded ones."""
+    """Number of unrecorded round trips for connecting on the target path."""
     waking_ns: float = 0.0
     """See `PathCosts.waking_ns`; for the target path."""
     floor_ns: float | None = None
-    """Time of a round trip without work between recorder and server. It does not include the time to wake the recorder, which is part
-    of the recorded gap before the round trip. None if unknown: the observed time is then the time that the application waited."""
+    """Time of a round trip between recorder and server, without server work. The time to wake the recorder is not included: it is part
+    of the recorded gap before the round trip. If None (unknown), the application is assumed to wait for the observed time."""
     overlap_range: OverlapRange | None = None
-    """None if its round trips do not overlap."""
+    """None if the page's round trips do not overlap."""
 
     @property
     def opened_connections(self) -> Set[int]:
@@ -131,6 +130,7 @@ class CostedPage:
 
     @cached_property
     def observed_ns(self) -> np.ndarray:
+        """The recorded time of each round trip."""
         return np.asarray([trip.took_ns for trip in self.trips], dtype=float)
 
     @cached_property
@@ -140,13 +140,13 @@ class CostedPage:
 
     @cached_property
     def unseen_ns(self) -> np.ndarray:
-        """For each round trip, the time that the application waited before and after the recorder saw it. Recorded gaps include this
-        time, `application_ns` does not."""
+        """For each round trip, the time for which the application waited before and after the recorder saw it. Recorded gaps include
+        this time; `application_ns` does not."""
         return np.asarray(np.maximum(self.path.present_cost_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
 
     @cached_property
     def application_gaps_ns(self) -> np.ndarray:
-        """The application's time before each round trip, without what the recorder added or did not see."""
+        """The application's own time before each round trip, without `unseen_ns` and without the time that the tap added."""
         tap_ns = (self.page.took_ns - self.took_ns) / max(len(self.trips), 1)
         return np.asarray(np.maximum([trip.gap_ns - tap_ns for trip in self.trips] - self.unseen_ns, 0.0))
 
@@ -164,7 +164,7 @@ class CostedPage:
 
     @property
     def clipped(self) -> float:
-        """The share of round trips that took less time than the path alone should take, so that their server time is set to 0."""
+        """The share of round trips that took less time than the path should take; their server time is set to 0."""
         return float((self.observed_ns < self.path_ns.mean(axis=0)).mean()) if self.trips else 0.0
 
     @cached_property
@@ -182,8 +182,8 @@ class CostedPage:
         return time_ns, time_ns
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
-        """The page's time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now
-        than during the recording, both measured by the recorder."""
+        """The page's time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without server work
+        takes now than at the recording, both measured by the recorder."""
         path_ns = self.path_ns.sum(axis=1)
         server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
         outside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
@@ -191,7 +191,7 @@ class CostedPage:
 
 
 def cost_pages(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[CostedPage]]:
-    """Compute the costs of all pages that made a round trip and share none with another page; by name."""
+    """Compute the costs of all pages that made a round trip and share none with another page. Returns the pages by name."""
     pages_by_name: dict[str, list[CostedPage]] = {}
     rounds = _slow_start_rounds(recording)
     for page in recording.pages:
@@ -212,16 +212,16 @@ def _with_overlap_range(
     present: PathCosts,
     target: PathCosts,
 ) -> CostedPage:
-    """Add to the page the range of its time. Round trips that do not wait for each other may come in another order at another RTT."""
-    clusters = group_overlapping(costed.page)
-    trips = [trip for cluster in clusters for trip in cluster]
-    added = _path_times([_make_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
-    by_id = {trip.id: added[number] for number, trip in enumerate(trips)}
+    """The page with the range of its time. Round trips that do not wait for each other may have another order at another RTT."""
+    groups = group_overlapping(costed.page)
+    trips = [trip for group in groups for trip in group]
+    added_ns = _path_times([_make_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
+    added_ns_by_trip_id = {trip.id: added_ns[index] for index, trip in enumerate(trips)}
     recorded_order_ns = costed.took_ns + costed.added_connect_ns
-    for cluster in clusters:
+    for group in groups:
         added_by_connection = defaultdict[int, np.ndarray](lambda: np.zeros_like(costed.added_connect_ns))
-        for trip in cluster:
-            added_by_connection[trip.connection_id] += by_id[trip.id]
+        for trip in group:
+            added_by_connection[trip.connection_id] += added_ns_by_trip_id[trip.id]
         recorded_order_ns = recorded_order_ns + np.max(list(added_by_connection.values()), axis=0)
     chain_ns = {
         connection: costed.added_connect_ns_by_connection.get(connection, np.zeros_like(costed.added_connect_ns))
@@ -233,18 +233,18 @@ def _with_overlap_range(
         last_answer_ns = answer_ends[bisect_right(answer_ends, max(trip.begun_ns, answer_ends[0])) - 1]
         application_ns = trip.begun_ns - last_answer_ns - tap_ns(recording)
         took_ns = max(application_ns, 0) + trip.ended_ns - trip.begun_ns
-        chain_ns[trip.connection_id] = chain_ns[trip.connection_id] + took_ns + by_id[trip.id]
+        chain_ns[trip.connection_id] = chain_ns[trip.connection_id] + took_ns + added_ns_by_trip_id[trip.id]
         insort(answer_ends, trip.ended_ns)
     longest_chain = max(chain_ns, key=lambda connection: float(chain_ns[connection].mean()))
     independent_ns = np.maximum(chain_ns[longest_chain], np.minimum(costed.took_ns, recorded_order_ns))
     shortest, longest = (
-        np.maximum(limit(independent_ns, recorded_order_ns), 0.0) for limit in (np.minimum, np.maximum)
+        np.maximum(choose_limit(independent_ns, recorded_order_ns), 0.0) for choose_limit in (np.minimum, np.maximum)
     )
-    count = sum(trip.connection_id == longest_chain for trip in trips)
-    connects = (
+    chain_trips = sum(trip.connection_id == longest_chain for trip in trips)
+    chain_connects = (
         round(costed.connect_rtts / costed.connects) if longest_chain in costed.added_connect_ns_by_connection else 0
     )
-    return replace(costed, overlap_range=OverlapRange(shortest, longest, longest_chain, count + connects))
+    return replace(costed, overlap_range=OverlapRange(shortest, longest, longest_chain, chain_trips + chain_connects))
 
 
 def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
@@ -262,19 +262,19 @@ def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
 def sequential_trips(
     page: TimedPage, recording: Recording, rounds: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[Trip, ...], int]:
-    """Round trips that the page waited for one after another, and the number of the others. Of those that overlap only the longest
-    counts; the time that the others take beside it becomes part of a gap."""
+    """Round trips that the page waited for one after another, and the number of the others. Of round trips that overlap, only the
+    longest counts; the rest of the others' time becomes part of a gap."""
     groups = group_overlapping(page)
     trips, previous_end_ns = [], page.begun_ns
-    for number, group in enumerate(groups):
+    for position, group in enumerate(groups):
         longest = max(group, key=lambda trip: trip.ended_ns - trip.begun_ns)
-        trips.append(_make_trip(longest, recording, rounds, number, max(longest.begun_ns - previous_end_ns, 0)))
+        trips.append(_make_trip(longest, recording, rounds, position, max(longest.begun_ns - previous_end_ns, 0)))
         previous_end_ns = longest.ended_ns
     return tuple(trips), sum(map(len, groups)) - len(groups)
 
 
 def group_overlapping(page: TimedPage) -> list[list[RoundTrip]]:
-    """The answered round trips in groups: those of a group overlap, directly or through others."""
+    """Group the answered round trips: those of a group overlap, directly or through others of the group."""
     groups: list[list[RoundTrip]] = []
     group_end_ns = page.begun_ns
     for trip in page.round_trips:
@@ -356,8 +356,8 @@ def _path_times(trips: Sequence[Trip], present: PathCosts, target: PathCosts) ->
 
 
 def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.ndarray:
-    """Time between the two writes of a request on the target path, shape (blocks, round trips); 0 for requests sent in one write. The
-    second write waits for an acknowledgement, which takes a round trip."""
+    """Time between the two writes of a request on the target path, shape (blocks, round trips); 0 for a request sent in one write.
+    A second write waits for the acknowledgement of the first, which takes a round trip."""
     waits = np.asarray([trip.ack_wait_ns for trip in trips], dtype=float)
     added_ns = (target.smallest_ns - present.smallest_ns)[:, None]
     return np.asarray(np.maximum(waits + added_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
@@ -371,8 +371,12 @@ def tap_ns(recording: Recording) -> float:
 def _opened_connections(page: TimedPage, recording: Recording) -> list[Connection]:
     """Connections that the page opened."""
     connection_ids = {trip.connection_id for trip in page.round_trips}
-    known = [recording.connection_by_id[number] for number in connection_ids if number in recording.connection_by_id]
-    return [connection for connection in known if connection.opened_ns >= page.begun_ns]
+    connections = [
+        recording.connection_by_id[connection_id]
+        for connection_id in connection_ids
+        if connection_id in recording.connection_by_id
+    ]
+    return [connection for connection in connections if connection.opened_ns >= page.begun_ns]
 
 
 def _unrecorded_connect_round_trips(connection: Connection, page: TimedPage, target: PathCosts) -> int:

@@ -45,24 +45,24 @@ from howfar.recording.costs import (
     CostBlock,
     PathCosts,
     Sizes,
-    measured_rounds,
+    measured_round_trips,
     trimmed_mean,
-    warm_up_rounds,
+    warm_up_round_trips,
 )
 from howfar.recording.texts import phrase
 
 _PORT = 3306
 _ACCOUNT = "howfar"
 """Name of both the account and the database."""
-_CONNECTS = 8
+_CONNECT_COUNT = 8
 _SEED = 20_262
 _MIN_WORK_NS, _MAX_WORK_NS = 20_000, 1_000_000
-_WAITS_TOTAL_NS = 250_000_000
+_TOTAL_WAIT_NS = 250_000_000
 _MIN_WAITS, _MAX_WAITS = 8, 60
 _MAX_SIZE, _MIN_MAX_SIZE, _MAX_SENDING_S = 1 << 26, 1 << 16, 0.25
 """Upper and lower limit of the largest size to measure, in bytes, and the maximum time to send it. Costs of larger sizes are
 extrapolated linearly."""
-_OBJECTS = 24_000
+_OBJECT_COUNT = 24_000
 _OBJECTS_SEED = 20_264
 
 
@@ -114,7 +114,7 @@ class OpenPath:
 
     @property
     def max_sizes(self) -> tuple[int, int]:
-        """Largest sizes to measure, to the server and to the client: the bytes that the link sends in a quarter second, limited."""
+        """Largest sizes to measure, to the server and to the client: what the link sends in a quarter second, within limits."""
         to_server, to_client = (
             _MAX_SIZE if rate is None else max(_MIN_MAX_SIZE, min(_MAX_SIZE, round(rate / 8 * _MAX_SENDING_S)))
             for rate in self._rates_bps
@@ -129,7 +129,7 @@ class OpenPath:
         return [event for event in events if isinstance(event, Replayed)]
 
     def start_monitoring(self) -> Callable[[], tuple[str, ...]]:
-        """Start to monitor the link. The returned function lists how the link has deviated from the request since then."""
+        """Start to monitor the link. Returns a function that lists how the link has deviated from the request since then."""
         link = self.link
         if link is None:
             return tuple
@@ -207,7 +207,7 @@ def measure(
     blocks: int,
     say: Callable[[str], None],
 ) -> list[PathCosts]:
-    """Measure the costs of each path in blocks, leaving out those in which the link was not as requested.
+    """Measure the costs of each path in blocks, leaving out blocks in which the link was not as requested. `say` reports progress.
 
     Raises LinkFailed if no block is left.
     """
@@ -216,10 +216,12 @@ def measure(
 
     def measure_block() -> dict[int, CostBlock]:
         return {
-            number: with_resuming_cost(
-                run_until_valid(paths[number], lambda path: _measure_block(path, sizes, rhythm)), computations, rhythm
+            path_index: with_resuming_cost(
+                run_until_valid(paths[path_index], lambda path: _measure_block(path, sizes, rhythm)),
+                computations,
+                rhythm,
             )
-            for number in rng.sample(range(len(paths)), len(paths))
+            for path_index in rng.sample(range(len(paths)), len(paths))
         }
 
     expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
@@ -229,51 +231,51 @@ def measure(
         PathCosts(
             label=label,
             sizes=sizes,
-            blocks=tuple(costs[number] for costs in results.blocks),
+            blocks=tuple(costs[path_index] for costs in results.blocks),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
             waking_ns=path.waking_ns,
             by_socket=path.path.by_socket,
             void=results.void,
         )
-        for number, (path, label) in enumerate(zip(paths, labels, strict=True))
+        for path_index, (path, label) in enumerate(zip(paths, labels, strict=True))
     ]
 
 
 class Computation:
-    """A computation that takes `work_ns` with warm caches. It traverses objects, as scripting languages do.
+    """A computation that takes `work_ns` with warm caches, and longer after a wait. It traverses objects, as scripting languages do.
 
-    After a wait it takes longer, because other programs, on a virtual machine also those of other guests, use the CPU's caches
-    meanwhile. A recording does not show this.
+    During the wait, other programs (on a virtual machine, also those of other guests) use the CPU's caches. A recording does not show
+    how much longer the application therefore computes.
     """
 
     def __init__(self, work_ns: int) -> None:
-        objects = [(number, f"name {number}", [number] * 5) for number in range(_OBJECTS)]
+        objects = [(number, f"name {number}", [number] * 5) for number in range(_OBJECT_COUNT)]
         random.Random(_OBJECTS_SEED).shuffle(objects)
-        self._objects = objects[: _OBJECTS // 100]
+        self._objects = objects[: _OBJECT_COUNT // 100]
         work_ns = min(max(work_ns, _MIN_WORK_NS), _MAX_WORK_NS)
         object_ns = min(self._time_once_ns() for _ in range(20)) / len(self._objects)
         self._objects = objects[: max(round(work_ns / object_ns), 1)]
 
     def _time_once_ns(self) -> int:
         # The thread's CPU time, which excludes waiting for a CPU.
-        began, total = time.thread_time_ns(), 0
+        began_ns, total = time.thread_time_ns(), 0
         for number, name, tags in self._objects:
             total += number + len(name) + sum(tags)
-        return time.thread_time_ns() - began
+        return time.thread_time_ns() - began_ns
 
     def slowdown_ns(self, wait_ns: float) -> float:
         """How much longer the computation takes after a wait of `wait_ns` than without one."""
         slowdowns_ns = []
-        for _ in range(max(_MIN_WAITS, min(_MAX_WAITS, int(_WAITS_TOTAL_NS / max(wait_ns, 1))))):
-            warm = min(self._time_once_ns() for _ in range(3))
+        for _ in range(max(_MIN_WAITS, min(_MAX_WAITS, int(_TOTAL_WAIT_NS / max(wait_ns, 1))))):
+            warm_ns = min(self._time_once_ns() for _ in range(3))
             time.sleep(wait_ns / 1e9)
-            slowdowns_ns.append(self._time_once_ns() - warm)
+            slowdowns_ns.append(self._time_once_ns() - warm_ns)
         return max(trimmed_mean(slowdowns_ns), 0.0)
 
 
 def with_resuming_cost(block: CostBlock, computations: tuple[Computation, Computation], rhythm: Rhythm) -> CostBlock:
-    """The block with costs that include slower computing after a wait: application and server each wait for the other."""
+    """The block, with the slower computing after waits added to its costs: application and server each wait for the other."""
     application, server = computations
     added_ns = application.slowdown_ns(block.cost_ns[0] + rhythm.server_ns)
     added_ns += server.slowdown_ns(block.cost_ns[0] + rhythm.gap_ns)
@@ -282,15 +284,17 @@ def with_resuming_cost(block: CostBlock, computations: tuple[Computation, Comput
     )
 
 
-_MAX_ATTEMPTS = 4
-_MAX_TRIES, _ACCEPTABLE_LATE_SHARE = 3, 0.03
+_MAX_LINK_ATTEMPTS = 4
+"""Maximum number of attempts to measure a block while the link is as requested."""
+_MAX_LATE_ATTEMPTS, _ACCEPTABLE_LATE_SHARE = 3, 0.03
+"""Maximum number of attempts to measure a block in which client and server wait for a CPU for at most this share of the time."""
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Blocks(Generic[_Result]):
-    """The results of blocks, and for each block without a result the reason."""
+    """The results of blocks, and the reason for each block that has none."""
 
     blocks: list[_Result]
     void: tuple[str, ...]
@@ -304,13 +308,13 @@ def run_in_blocks(
     Raises LinkFailed if no block is left."""
     results: list[_Result] = []
     void: list[LinkFailed] = []
-    for number in range(1, count + 1):
-        say(phrase("say/block/of", title=title, number=number, count=count))
+    for block_number in range(1, count + 1):
+        say(phrase("say/block/of", title=title, number=block_number, count=count))
         try:
             results.append(run_block())
         except LinkFailed as failed:
             void.append(failed)
-            say(phrase("say/block/left-out", number=number, reason=failed.message))
+            say(phrase("say/block/left-out", number=block_number, reason=failed.message))
     if not results:
         raise void[-1]
     return Blocks(results, tuple(failed.message for failed in void))
@@ -322,23 +326,23 @@ def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Resu
     Raises LinkFailed after a limited number of attempts.
     """
     violations: tuple[str, ...] = ()
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(_MAX_LINK_ATTEMPTS):
         end_monitoring = path.start_monitoring()
         result = run(path)
         violations = end_monitoring()
         if not violations:
             return result
     raise LinkFailed(
-        phrase("error/link", attempts=_MAX_ATTEMPTS, reason=violations[0]),
+        phrase("error/link", attempts=_MAX_LINK_ATTEMPTS, reason=violations[0]),
         "Try again when less runs on this machine.",
     )
 
 
 def _measure_block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
-    """Measure a few times and return the measurement in which client and server waited least for a CPU: such waits are not part of
-    the path's time."""
+    """Measure at most a few times. Returns the measurement with the shortest waits of client and server for a CPU, which are not part
+    of the path's time."""
     least_late: tuple[float, CostBlock] | None = None
-    for _ in range(_MAX_TRIES):
+    for _ in range(_MAX_LATE_ATTEMPTS):
         late_share, block = _measure_once(path, sizes, rhythm)
         if least_late is None or late_share < least_late[0]:
             least_late = late_share, block
@@ -348,32 +352,32 @@ def _measure_block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
     return least_late[1]
 
 
-def _expected_rounds(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
-    """For each pair of sizes, the number of round trips that count and the expected time of one in ns."""
-    expected_ns = [path.rtt_ns + rhythm.pause_and_server_ns + path.sending_ns(*pair) for pair in sizes.pairs]
-    return [(measured_rounds(round_trip_ns), round_trip_ns) for round_trip_ns in expected_ns]
+def _expected_round_trips(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
+    """For each pair of sizes, the number of round trips to measure and the expected time of one in ns."""
+    round_trip_times_ns = [path.rtt_ns + rhythm.pause_and_server_ns + path.sending_ns(*pair) for pair in sizes.pairs]
+    return [(measured_round_trips(round_trip_ns), round_trip_ns) for round_trip_ns in round_trip_times_ns]
 
 
 def _expected_ns(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> float:
-    """Expected duration of a block that need not be repeated."""
-    warm_up = warm_up_rounds(path.rtt_ns)
-    return _CONNECTS * 2 * path.rtt_ns + sum(
-        (warm_up + rounds) * ns for rounds, ns in _expected_rounds(path, sizes, rhythm)
+    """Expected duration of a block that is measured only once."""
+    warm_up = warm_up_round_trips(path.rtt_ns)
+    return _CONNECT_COUNT * 2 * path.rtt_ns + sum(
+        (warm_up + count) * round_trip_ns for count, round_trip_ns in _expected_round_trips(path, sizes, rhythm)
     )
 
 
 def _measure_once(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
     """Measure each pair of sizes on its own warm connection, and a few connects. Returns the share of time that client and server
     waited for a CPU, and the block."""
-    warm_up = warm_up_rounds(path.rtt_ns)
+    warm_up = warm_up_round_trips(path.rtt_ns)
     pages = [
-        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (warm_up + rounds))
-        for number, ((to_server, to_client), (rounds, _)) in enumerate(
-            zip(sizes.pairs, _expected_rounds(path, sizes, rhythm), strict=True)
+        ReplayPage(steps=(rhythm.step(to_server, to_client, connection_number),) * (warm_up + count))
+        for connection_number, ((to_server, to_client), (count, _)) in enumerate(
+            zip(sizes.pairs, _expected_round_trips(path, sizes, rhythm), strict=True)
         )
     ]
     connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
-    pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
+    pages.append(ReplayPage(steps=(connect,) * _CONNECT_COUNT))
     *measured, connects = path.replay(pages)
     block = CostBlock(
         cost_ns=tuple(trimmed_mean(page.round_trips_ns[warm_up:]) - rhythm.server_ns for page in measured),

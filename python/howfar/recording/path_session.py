@@ -48,7 +48,7 @@ class PathTarget:
 
 @dataclass(frozen=True)
 class PathPair:
-    """The present path and the target, open."""
+    """The present path and the target path, both open."""
 
     present: OpenPath
     target: OpenPath
@@ -56,7 +56,7 @@ class PathPair:
     sizes: Sizes
     rhythm: Rhythm
     recorder: RecorderCost
-    """The recorder's calibration with this rhythm, measured again now."""
+    """The recorder's cost with this rhythm, measured now and not at the recording."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LinkFailed, EngineError."""
@@ -78,7 +78,7 @@ def present_tls(recording: Recording) -> TlsVersion | None:
 
 
 def required_speech(path: Path, recording: Recording) -> Speech:
-    """The protocol that the server without work must speak on this path. Raises UsageError."""
+    """The protocol that the server of a path measurement must speak on this path. Raises UsageError."""
     if not path.protocols:
         return "sizes"
     protocol = recording.facts.protocol
@@ -101,7 +101,7 @@ def required_speech(path: Path, recording: Recording) -> Speech:
 
 
 def usable_pages(recording: Recording) -> Recording:
-    """The recording without unusable pages and, if it stopped early, without pages that ended after it stopped. Raises UsageError."""
+    """The recording without unusable pages; if it stopped early, also without pages that ended later. Raises UsageError."""
     left_out = Counter(f"{page.name}: {page.unusable_reason}" for page in recording.pages if page.unusable_reason)
     if left_out:
         usable = tuple(page for page in recording.pages if not page.unusable_reason)
@@ -111,8 +111,8 @@ def usable_pages(recording: Recording) -> Recording:
     stopped = recording.facts.stopped
     if stopped is None:
         return recording
-    until_ns = max((trip.ended_ns for trip in recording.round_trips), default=0)
-    pages = tuple(page for page in recording.pages if page.ended_ns <= until_ns)
+    stopped_ns = max((trip.ended_ns for trip in recording.round_trips), default=0)
+    pages = tuple(page for page in recording.pages if page.ended_ns <= stopped_ns)
     if not pages:
         raise UsageError(phrase("error/no-whole-page", reason=stopped), "Record again.")
     return replace(recording, pages=pages)

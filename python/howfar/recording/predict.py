@@ -31,7 +31,7 @@ SMALL_WINDOW = 1 << 14
 RESAMPLES = 2000
 """Number of resamples behind an interval."""
 _SEED = 20_261
-_NORMAL = 1.96
+_NORMAL_QUANTILE = 1.96
 _CURVE_RTTS_NS = tuple(1000 * us for us in (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000))
 
 
@@ -75,7 +75,9 @@ class PagePrediction(Part):
     round_trips: float
     """Mean number of round trips that a page waits for."""
     overlapped: float
+    """Mean number of round trips of a page that overlap a longer one and are not in `round_trips`."""
     connects: float
+    """Mean number of connections that a page opens."""
     now: Quantiles
     """Times as recorded, without the time that the tap added."""
     later: Quantiles | None
@@ -84,7 +86,7 @@ class PagePrediction(Part):
     """Times predicted for the path on which the page was recorded."""
     bottom_up: Quantiles
     slope: Quantiles | None
-    """Times predicted by slope. None if no slope of this page is known."""
+    """Times predicted from the page's slope; None if the slope is unknown."""
     serial_share: float | None
     """Round trips that the page waits for according to the slope, divided by the round trips counted."""
     parts_now: Parts
@@ -146,18 +148,20 @@ class PathPrediction(Part):
     target: str
     pages: tuple[PagePrediction, ...]
     cost_now_us: Estimate
-    """Cost of a round trip of the smallest sizes on the present path."""
+    """Cost of a round trip with the smallest request and answer, on the present path."""
     cost_us: Estimate
+    """The same cost on the target path."""
     connect_us: Estimate
     resuming_us: Estimate
-    """How much longer application and server compute after waiting on the target path than on the present one; costs include it."""
+    """Additional computing time of application and server, because they wait longer on the target path; costs include it."""
     waking_us: float
     """See `PathCosts.waking_ns`; for the target."""
     floor_us: float | None
-    """Round trip without work, as measured by the recorder at the time of the recording."""
+    """Time of a round trip without server work, as the recorder measured it after the recording."""
     floor_now_us: float | None
+    """The same time, measured again for the prediction."""
     tap_us: Estimate | None
-    """Time that the recorder added to a round trip; it is subtracted. None if unknown: nothing is subtracted."""
+    """Time that the recorder added to a round trip, which is subtracted; None if unknown."""
     encrypted: bool
     """Whether the target path encrypts and the present one does not."""
     unplaced: int
@@ -165,21 +169,21 @@ class PathPrediction(Part):
     void: tuple[str, ...]
     """The reason for each block of costs that was left out."""
     contested: dict[str, int]
-    """Number of pages that are left out because they share round trips with another page, by name."""
+    """Number of pages left out because they share round trips with another page, by name."""
     left_out: dict[str, int]
     """Number of pages that failed or are impossible, by name and reason."""
     recorded_unix_ns: int | None = None
-    """When the recording began. None: unknown."""
+    """When the recording began; None if unknown."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
-        """Pages that are not predicted, because the prediction starts from a wrong time."""
+        """Pages for which no prediction is given, because it would start from a wrong time."""
         return tuple(page for page in self.pages if page.is_missed)
 
 
 def quantiles(times_ns: np.ndarray, draws: int = RESAMPLES, prediction_interval: bool = False) -> Quantiles:
     """Quantiles of times, an array of shape (pages, blocks of costs). Intervals need four pages and four blocks. They are confidence
-    intervals for the mean of blocks or, with `prediction_interval`, cover the result of as many pages in one more block."""
+    intervals for the mean over blocks; with `prediction_interval`, they predict the quantiles of as many pages in one more block."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
     values = np.quantile(mean, (0.5, 0.95)) / 1e6
@@ -204,7 +208,7 @@ def quantiles(times_ns: np.ndarray, draws: int = RESAMPLES, prediction_interval:
 
 
 def predicted_quantiles(pages: Sequence[CostedPage]) -> Quantiles:
-    """Quantiles of the predicted times on the target path. Their limits include the ranges of pages whose round trips overlap."""
+    """Quantiles of the predicted times on the target path. The limits cover the ranges of pages with overlapping round trips."""
     central = quantiles(np.asarray([page.predicted_ns for page in pages]), prediction_interval=True)
     if all(page.overlap_range is None for page in pages):
         return central
@@ -227,34 +231,36 @@ def predicted_quantiles(pages: Sequence[CostedPage]) -> Quantiles:
     )
 
 
-def widen(times: Quantiles, unknown_ms: float, now: Quantiles, alternatives: Sequence[Quantiles | None]) -> Quantiles:
+def widen(
+    times: Quantiles, unknown_ms: float, recorded_times: Quantiles, alternatives: Sequence[Quantiles | None]
+) -> Quantiles:
     """Widen the limits of quantiles for two more uncertainties: `unknown_ms` in both directions, and the state of the machine.
 
-    `now` and `alternatives` are times of the same pages on the present path, obtained in different ways; `now` was recorded. The
-    differences between them are applied to the path of `times`.
+    `recorded_times` and `alternatives` are times of the same pages on the present path, obtained in different ways. The limits of
+    `times` are moved outwards by the differences between them.
     """
 
-    def widen_estimate(estimate: Estimate, recorded: Estimate, present_times: Sequence[Estimate]) -> Estimate:
+    def widen_estimate(estimate: Estimate, recorded_time: Estimate, present_times: Sequence[Estimate]) -> Estimate:
         if estimate.low is None or estimate.high is None:
             return estimate
-        drifts = [0.0, *(other.value - recorded.value for other in present_times)]
+        drifts = [0.0, *(other.value - recorded_time.value for other in present_times)]
         below, above = (
             math.hypot(side, unknown_ms) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
         )
         low, high = estimate.value - below + min(drifts), estimate.value + above + max(drifts)
         return estimate.model_copy(update={"low": max(low, 0.0), "high": high})
 
-    known = [quantiles for quantiles in alternatives if quantiles is not None]
+    known = [other for other in alternatives if other is not None]
     return Quantiles(
-        p50_ms=widen_estimate(times.p50_ms, now.p50_ms, [quantiles.p50_ms for quantiles in known]),
-        p95_ms=widen_estimate(times.p95_ms, now.p95_ms, [quantiles.p95_ms for quantiles in known]),
+        p50_ms=widen_estimate(times.p50_ms, recorded_times.p50_ms, [other.p50_ms for other in known]),
+        p95_ms=widen_estimate(times.p95_ms, recorded_times.p95_ms, [other.p95_ms for other in known]),
     )
 
 
 def resampled_estimate(value: float, resamples: np.ndarray, count: int) -> Estimate:
-    """A time with limits from resamples, at least 0. The limits are corrected for small samples: by Student's quantile, and for the
-    bias of the variance."""
-    factor = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
+    """A time with limits from resamples. The limits are at least 0, and corrected for small samples: by Student's quantile, and for
+    the bias of the variance."""
+    factor = t_quantile(count - 1) / _NORMAL_QUANTILE * math.sqrt(count / (count - 1))
     low, high = np.quantile(resamples, (0.025, 0.975))
     return Estimate(
         value=value,
@@ -277,8 +283,8 @@ def analyze(
     later_recording: Recording | None = None,
     rtts_ns: Sequence[int] = (),
 ) -> PathPrediction:
-    """Predict every page. `slopes`: by name of the page. `floor_now_ns`: a round trip without work, which the recorder measured again
-    now. `later_recording`: a later one of the same pages. `rtts_ns`: other RTTs of the target's link."""
+    """Predict every page. `slopes`: by page name. `floor_now_ns`: time of a round trip without server work, as the recorder measures
+    it now. `later_recording`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
     floor_ns = recording.facts.floor_ns or 0
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     costed = cost_pages(recording, present, target)
@@ -350,7 +356,7 @@ def _predict_page(
     now = quantiles(recorded_ns)
     present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
 
-    # These costs were measured with other programs than the application, so they count as uncertainty.
+    # These costs were not measured with the application itself, so they count as uncertainty.
     unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - present_costs.resuming_ns).mean()))
     unknown_ms = unknown_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
@@ -393,13 +399,13 @@ def _predict_page(
 
 
 def _split_time(pages: Sequence[CostedPage], took_ns: Callable[[CostedPage], float]) -> Parts:
-    parts = []
+    parts_of_pages = []
     for page in median_pages(pages, took_ns):
         total = took_ns(page)
         application = min(page.application_ns, total)
         server = min(float(page.server_ns.sum(axis=1).mean()), total - application)
-        parts.append((application, total - application - server, server))
-    application, path, server = np.mean(parts, axis=0) / 1e6
+        parts_of_pages.append((application, total - application - server, server))
+    application, path, server = np.mean(parts_of_pages, axis=0) / 1e6
     return Parts(application_ms=application, path_ms=path, server_ms=server)
 
 
@@ -416,12 +422,12 @@ def _explain_miss(pages: Sequence[CostedPage], shift_ns: float) -> Miss:
 
 
 def _small_window_ms(pages: Sequence[CostedPage], predicted: Quantiles, target: PathCosts) -> float | None:
-    """p50 with a small receive buffer: an answer then takes one RTT for each 16 kB, however fast the link is."""
+    """p50 with a small receive buffer: an answer then takes one RTT per 16 kB, regardless of the link's rate."""
 
     def added_ns(page: CostedPage) -> float:
-        windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
+        extra_windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
         target_cost_ns = page.path.target_cost_ns.mean(axis=0) - page.smallest_ns.mean()
-        return float(np.maximum(windows * target.link_rtt_ns - target_cost_ns, 0.0)[windows > 0].sum())
+        return float(np.maximum(extra_windows * target.link_rtt_ns - target_cost_ns, 0.0)[extra_windows > 0].sum())
 
     added_ms = float(np.median([added_ns(page) for page in pages])) / 1e6
     return predicted.p50_ms.value + added_ms if added_ms else None
@@ -436,8 +442,8 @@ def _count_failures(pages: Sequence[CostedPage]) -> dict[str, tuple[int, int]]:
 def _predict_by_slope(
     now: Quantiles, pages: Sequence[CostedPage], slope: Slope, costs: tuple[PathCosts, PathCosts]
 ) -> Quantiles:
-    """The present times, plus the added cost of as many round trips as the slope says. What larger sizes and connects cost in addition
-    was measured in the laboratory."""
+    """The recorded times, plus the added cost of as many round trips as the slope states, plus the added costs of larger sizes and of
+    connects, as measured in the laboratory."""
     present, target = costs
     added = _mean_estimate((target.smallest_ns - present.smallest_ns) / 1e6)
     other_added_ns = []
@@ -447,10 +453,11 @@ def _predict_by_slope(
         other_added_ns.append(by_size_ns.sum(axis=1).mean() + by_connects_ns)
     added_ms = slope.slope.value * added.value + float(np.mean(other_added_ns)) / 1e6
     errors_ms = [
-        half * size for half, size in ((_half_width(slope.slope), added.value), (_half_width(added), slope.slope.value))
+        width * factor
+        for width, factor in ((_half_width(slope.slope), added.value), (_half_width(added), slope.slope.value))
     ]
 
-    def shift(estimate: Estimate) -> Estimate:
+    def add_to(estimate: Estimate) -> Estimate:
         if estimate.low is None or estimate.high is None or slope.slope.low is None:
             return _without_interval(estimate.value + added_ms, len(pages))
         below, above = (
@@ -459,7 +466,7 @@ def _predict_by_slope(
         value = estimate.value + added_ms
         return Estimate(value=value, low=max(value - below, 0.0), high=value + above, n=len(pages))
 
-    return Quantiles(p50_ms=shift(now.p50_ms), p95_ms=shift(now.p95_ms))
+    return Quantiles(p50_ms=add_to(now.p50_ms), p95_ms=add_to(now.p95_ms))
 
 
 def _half_width(estimate: Estimate) -> float:
@@ -467,14 +474,14 @@ def _half_width(estimate: Estimate) -> float:
 
 
 def _rtt_curve(predicted: Quantiles, pages: Sequence[CostedPage], target: PathCosts) -> dict[int, float]:
-    """The median page's time by RTT if only the link's RTT changes: this affects round trips, connects and slow start."""
+    """p50 by RTT, if only the link's RTT changes. The RTT affects round trips, connects and slow start."""
     if not target.link_rtt_ns:
         return {}
 
     rounds = sorted({trip.rounds for page in pages for trip in page.trips})
 
     def waits_ns(rtt_ns: int) -> np.ndarray:
-        """Waits that depend on the RTT, by page."""
+        """Total wait of each page that depends on the RTT."""
         waits = [page.rtts * rtt_ns for page in pages]
         slow_start_ns = dict(zip(rounds, target.slow_start_ns(rounds, rtt_ns).mean(axis=0), strict=True))
         return np.add(waits, [sum(slow_start_ns[trip.rounds] for trip in page.trips) for page in pages])

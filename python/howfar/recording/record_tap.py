@@ -1,4 +1,4 @@
-"""The tap that records: an engine program that may outlive the process that started it, for as long as the application runs."""
+"""The tap that records: an engine program that runs as long as the application, even if the process that started it has ended."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RecordTap:
         self._process.send(RecordFor(namespace=namespace))
 
     def finish(self) -> None:
-        """Request the last event."""
+        """Ask the tap to send its last event, after which it only forwards."""
         self._process.send(RecordFinish())
 
     def events(self) -> Iterator[Recorded | RecordEnded]:
@@ -73,5 +73,5 @@ class RecordTap:
                 return
 
     def leave(self, timeout_s: float = _EXIT_TIMEOUT_S) -> bool:
-        """Detach from the tap. Returns True if it ended within `timeout_s`, because nothing uses it."""
+        """Detach from the tap. Returns True if it ended within `timeout_s`, because no process uses it."""
         return self._process.leave(timeout_s)

@@ -4,8 +4,8 @@ The application survives if any of howfar's processes dies: the tap continues wi
 the tap, and both end with the application. The mount disappears with the application's namespace.
 
 For a service, a systemd drop-in mounts the tap's socket over the server's, for this service alone. The drop-in is in /run, so it does
-not survive a reboot; a separate process waits for this one to end, cleanly or not, and removes it. The mount itself remains until the
-service is restarted; until then the tap forwards the service's connections.
+not survive a reboot; a separate process removes it when this one ends, cleanly or not. The mount itself remains until the service is
+restarted; until then the tap forwards the service's connections.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _BODY_NAME = "data"
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What to record, and the file to write."""
+    """The application to record, its server, and the file to write."""
 
     server: NamedServer
     command: tuple[str, ...]
@@ -77,13 +77,14 @@ class RecordRequest:
     http: TcpTarget | None = None
     """Address at which the command serves HTTP: each request through a tap in front of it is a page."""
     page_by: tuple[str, ...] = ()
-    """What to keep in the names of pages: parameters of the query, and parts of the path, which begin with `/`."""
+    """Parts of the URL that page names keep: parameters of the query, and parts of the path, which begin with `/`."""
     output_fd: int | None = None
-    """File descriptor for the command's standard output. None: that of this process."""
+    """File descriptor for the command's standard output; None for that of this process."""
 
 
 def record(request: RecordRequest, say: Callable[[str], None]) -> int:
-    """Run the command and record it; returns its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
+    """Run the command and record it; returns its exit code. `say` prints a message for the user. Raises UsageError, LabError,
+    EngineError, RunFileError."""
     kind = "unix" if isinstance(request.server.target, UnixTarget) else "tcp"
     facts = new_facts("tap", kind, Path(request.command[0]).name)
     with new_recording(request.out, facts) as file:
@@ -110,10 +111,10 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
         raise LabError(reason, "The application was not disturbed. Record again.")
     if not collected.round_trips:
         refusal = collected.ended.refusal if isinstance(collected.ended, RecordEnded) else None
-        name = "error/no-connect" if refusal else "error/no-round-trip"
-        raise UsageError(phrase(name, reason=refusal, code=code), insertion.advice(request.command))
-    if (failed := _failed_pages_sentence(marks)) is not None:
-        say(failed)
+        phrase_id = "error/no-connect" if refusal else "error/no-round-trip"
+        raise UsageError(phrase(phrase_id, reason=refusal, code=code), insertion.advice(request.command))
+    if (failed_pages := _failed_pages_sentence(marks)) is not None:
+        say(failed_pages)
     with reporting_write_errors(file, say):
         unknown = {**add_pages(file, marks, page, request.gaps), **_unmarked_reasons(request, marks)}
         finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, insertion, say))
@@ -121,8 +122,8 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
 
 
 def _measure_name_costs(request: RecordRequest, insertion: Insertion, say: Callable[[str], None]) -> RecordingFacts:
-    """Measure what host names cost that the tap's address replaced: their lookup and, if the first address found is not the server's,
-    the attempt to connect to it."""
+    """Measure the cost of the host names that the tap's address replaced: the lookup and, if the first address found is not the
+    server's, an attempt to connect to it."""
     costs: dict[str, NameCost] = {}
     for name in insertion.replaced_names(request.command):
         assert isinstance(request.server.target, TcpTarget), "only a server on TCP has a name"
@@ -132,25 +133,25 @@ def _measure_name_costs(request: RecordRequest, insertion: Insertion, say: Calla
         except HowfarError as error:
             say(phrase("say/name-lost", name=name, reason=error.message))
             continue
-        attempt_ns, dead = 0, ""
+        attempt_ns, dead_note = 0, ""
         if addresses[0] != request.server.target.host:
             attempt_ns = _connect_attempt_ns(addresses[0], port)
-            dead = phrase("say/name/dead", address=addresses[0], took=format_duration_ns(attempt_ns))
+            dead_note = phrase("say/name/dead", address=addresses[0], took=format_duration_ns(attempt_ns))
         costs[name] = NameCost(lookup_ns=took_ns, addresses=addresses, first_address_ns=attempt_ns)
-        say(phrase("say/name", name=name, lookup=format_duration_ns(took_ns), dead=dead))
+        say(phrase("say/name", name=name, lookup=format_duration_ns(took_ns), dead=dead_note))
     return RecordingFacts(names=costs) if costs else RecordingFacts()
 
 
 def _connect_attempt_ns(address: str, port: int) -> int:
     """Time until a connection to an address succeeds or fails."""
-    began = time.monotonic_ns()
+    began_ns = time.monotonic_ns()
     with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_TIMEOUT_S):
         pass
-    return time.monotonic_ns() - began
+    return time.monotonic_ns() - began_ns
 
 
 def _unmarked_reasons(request: RecordRequest, marks: Marks) -> dict[str, int]:
-    """Sentences about requested ways of marking that marked no page, each with 1, or with 0 if it does not apply."""
+    """Sentences about requested methods of marking that marked no page. The value is 1, or 0 if the sentence does not apply."""
     methods = {page.method for page in marks.pages}
     return {
         phrase("say/unmarked-php"): int(request.php and "php" not in methods),
@@ -190,7 +191,7 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, until the tap ends."""
     names: dict[int | None, str] = {}
     spans: dict[int, tuple[str, int, int, bool]] = {}
-    """The latest request of each connection: name, begin, end, failed. It is marked later, because the next bytes may be its body."""
+    """The latest request of each connection: name, begin, end, failed. It is not marked at once, because its body may follow."""
     with contextlib.suppress(EngineError):  # the tap was killed: requests before that are marked
         for event in tap.events():
             if not isinstance(event, Recorded):
@@ -198,8 +199,8 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
             names |= {trip.id: trip.text for trip in event.digests if trip.protocol == "http"}
             for trip in event.round_trips:
                 _extend_or_mark(spans, trip, names.get(trip.digest_id), marks)
-            for closed in spans.keys() & {trip.id for trip in event.connections if trip.closed_ns is not None}:
-                marks.add(*spans.pop(closed))
+            for closed_id in spans.keys() & {trip.id for trip in event.connections if trip.closed_ns is not None}:
+                marks.add(*spans.pop(closed_id))
     for span in spans.values():
         marks.add(*span)
 
@@ -207,8 +208,8 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
 def _extend_or_mark(
     spans: dict[int, tuple[str, int, int, bool]], trip: RecordedRoundTrip, name: str | None, marks: Marks
 ) -> None:
-    """Extend the connection's latest request if the round trip carries its body; else mark that request and remember this one. `name`:
-    None if the round trip is not HTTP."""
+    """Extend the connection's latest request if the round trip carries its body; else mark that request, and keep this round trip as
+    the latest. `name`: the round trip's name; None if it is not HTTP."""
     previous = spans.get(trip.connection_id)
     if name == _BODY_NAME and previous is not None:
         spans[trip.connection_id] = (*previous[:2], trip.ended_ns, previous[3] or trip.failed)
@@ -241,9 +242,10 @@ def _command_environment(
 def _run_command(
     request: RecordRequest, insertion: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
 ) -> tuple[int, TimedPage]:
-    """Run the command to its end. Returns its exit code, and its run as a page. `taps`: of the server, and of the HTTP port if any."""
+    """Run the command to its end. Returns its exit code, and its run as a page. `taps`: those in front of the server and, if any, of
+    the HTTP port."""
     http = taps[1]
-    # Needed even if nothing is mounted: the mount namespace tells the tap which processes it serves.
+    # Even if nothing is mounted, the tap identifies the processes that it serves by their mount namespace.
     prefix = mount_namespace_prefix()
     report_read, report_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -268,7 +270,7 @@ def _run_command(
             process.wait()
             raise SandboxForbidden(
                 "a mount namespace for the application could not be made",
-                "Run as root, or permit user namespaces; what was said about it stands above.",
+                "Run as root, or permit user namespaces; the reason is printed above.",
             )
         for tap in filter(None, taps):
             tap.serve(int(namespace))
@@ -336,7 +338,7 @@ class DropIn:
         if self.path.exists():
             raise UsageError(
                 phrase("error/drop-in-exists", path=self.path, unit=self.unit),
-                "Wait for the other one; else remove the file and run `systemctl daemon-reload`.",
+                "Wait until the other recording ends; if there is none, remove the file and run `systemctl daemon-reload`.",
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -390,8 +392,8 @@ class DropIn:
             reason = phrase("error/systemctl-slow", arguments=" ".join(arguments))
             raise LabError(reason, "See the service's own log.") from error
         if completed.returncode:
-            said = completed.stderr.strip()[-500:]
-            reason = phrase("error/systemctl", arguments=" ".join(arguments), reason=said)
+            message = completed.stderr.strip()[-500:]
+            reason = phrase("error/systemctl", arguments=" ".join(arguments), reason=message)
             raise LabError(reason, "See the service's own log.")
         return completed.stdout.strip()
 

@@ -39,10 +39,11 @@ FORMAT = 2
 """Since format 2, a complete recording has the fact `checksum`, and a page has the column `failed`."""
 SUFFIX = RECORDING.suffix
 _COLD_FACTOR, _MIN_PAGES_FOR_COLD = 2, 3
-"""A first page counts as cold if it takes at least `_COLD_FACTOR` times the median of the others; fewer pages cannot show it."""
+"""A first page is cold if it takes at least `_COLD_FACTOR` times the median of the others, of at least `_MIN_PAGES_FOR_COLD` pages."""
 _SMALL_REQUEST = 1448
 """Bytes of one segment: Nagle's algorithm delays nothing larger."""
 _ACK_WAIT_NS = (38_000_000, 60_000_000)
+"""Shortest and longest time between two writes that is attributed to a delayed acknowledgement of 40 ms."""
 Phase = Literal["connect", "operation", "hidden", "close"]
 """`hidden`: inside TLS, soon after its handshake, where a login cannot be distinguished from an operation."""
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
@@ -100,8 +101,8 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Bytes to the server, one or more requests, and the bytes that came back. Without an answer all four times are the last
-    request's."""
+    """Bytes to the server, with one or more requests, and the bytes of the answer. Without an answer, all four times are that of the
+    last request."""
 
     id: int
     connection_id: int
@@ -120,7 +121,7 @@ class RoundTrip:
     rows: int | None
     failed: bool
     server_ns: int = 0
-    """Time from the request's last byte to the answer's last, without the floor; derived."""
+    """Time from the request's last byte to the answer's last, minus `RecordingFacts.floor_ns`; derived."""
     gap_ns: int = 0
     """Time from the end of the page's previous round trip, or from the page's beginning, to `begun_ns`; 0 if they overlap; derived."""
 
@@ -146,7 +147,7 @@ class TimedPage:
     begun_ns: int
     ended_ns: int
     failed: bool | None = None
-    """Whether it was answered with a server error (5xx); None if unknown, as in recordings of format 1."""
+    """Whether the answer was a server error (5xx); None if unknown, as in recordings of format 1."""
     round_trips: tuple[RoundTrip, ...] = ()
     """Round trips, ordered by their beginning."""
     contested: int = 0
@@ -158,8 +159,8 @@ class TimedPage:
 
     @property
     def unusable_reason(self) -> str | None:
-        """Why the page is excluded from all figures; None if it is not. It failed, or its times are impossible: for example, because
-        the clock was set during a capture."""
+        """Why the page is excluded from all figures: it failed, or its times are impossible, for example because the clock was set
+        during a capture. None if it is included."""
         if self.failed:
             return "answered with a server error, 5xx"
         if self.took_ns < 0:
@@ -203,17 +204,17 @@ class Recording:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of pages that were removed as unusable, by name and reason."""
     is_verified: bool = True
-    """Whether it was checked against its checksum, which is written last: a recording that was cut off has none."""
+    """Whether the recording was checked against its checksum, which is written last and is missing if the recording was cut off."""
 
     def ack_wait_ns(self, trip: RoundTrip) -> int:
-        """How long the rest of a small request waited for the acknowledgement of its first part: it was sent over TCP in two writes
-        without TCP_NODELAY, and the server's kernel delayed the acknowledgement by 40 ms. 0 if it was not."""
+        """How long the rest of a small request waited for the acknowledgement of its first part, which the server's kernel delays by
+        40 ms. Such a request was sent over TCP in two writes without TCP_NODELAY; 0 for other requests."""
         waited_ns = trip.sent_ns - trip.begun_ns
         is_small = trip.bytes_to_server <= _SMALL_REQUEST and self.facts.transport != "unix"
         return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
-# Many times faster than `dataclasses.astuple`, which copies. Speed matters, because the application runs on the same machine.
+# attrgetter is many times faster than `dataclasses.astuple`, which copies. The application runs on the same machine meanwhile.
 _connection_row, _digest_row = (attrgetter(*(column.name for column in fields(kind))) for kind in (Connection, Digest))
 _round_trip_row = attrgetter(*(column.name for column in fields(RoundTrip)[:-2]))
 _page_row = attrgetter(*(column.name for column in fields(TimedPage)[:-2]))
@@ -226,7 +227,7 @@ class RecordingFile:
         """Create the file, readable by its owner alone. Raises RunFileError if it exists or cannot be created."""
         self.path = path
         self.facts = facts
-        """Facts given at the start."""
+        """The facts that were known at the start."""
         try:
             path.touch(0o600, exist_ok=False)
         except OSError as error:
@@ -265,11 +266,11 @@ class RecordingFile:
         self._insert_rows("pages", [_page_row(page) for page in pages])
 
     def assign_pages(self) -> int:
-        """Assign each round trip to the page during which it began: a page of its process, or one that covers all processes. Returns
-        the number of round trips that two pages claim and that therefore get none; the fact `contested` counts them by page."""
+        """Assign each round trip to the page during which it began: a page of its process, or one that covers all processes. A round
+        trip that two pages claim is assigned to neither. Returns the number of these; the fact `contested` counts them by page."""
         with translate_errors(self.path, "write", RECORDING):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
-            # LEFT JOIN: a connection that was open when its source was killed has no row.
+            # LEFT JOIN: a connection that was open when the recorder was killed has no row.
             sql = (
                 "SELECT r.id, c.pid, r.begun_ns, r.connection_id, r.phase FROM round_trips r "
                 "LEFT JOIN connections c ON c.id = r.connection_id ORDER BY r.begun_ns, r.id"
@@ -288,7 +289,7 @@ class RecordingFile:
             self._db.execute("COMMIT")
 
     def ordered_round_trips(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
-        """Round trips ordered by time: ID, connection, process, begin, end, statement."""
+        """All round trips, ordered by their beginning: ID, connection ID, process ID, begin, end, statement."""
         sql = (
             "SELECT r.id, r.connection_id, c.pid, r.begun_ns, r.ended_ns, d.text FROM round_trips r "
             "LEFT JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id "
@@ -298,7 +299,7 @@ class RecordingFile:
             return self._db.execute(sql).fetchall()
 
     def page_timings(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Answered round trips of pages, at most 100,000: page, begin, end of sending, end, bytes to the server, to the client."""
+        """Answered round trips of pages, at most 100,000: page ID, begin, end of sending, end, bytes to the server, to the client."""
         sql = (
             "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
             "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
@@ -348,17 +349,17 @@ class RecordingFile:
 
 
 def _encode_facts(facts: RecordingFacts) -> list[tuple[str, str]]:
-    known = facts.model_dump(mode="json", include=facts.model_fields_set)
-    return [(name, json.dumps(value)) for name, value in known.items()]
+    values = facts.model_dump(mode="json", include=facts.model_fields_set)
+    return [(name, json.dumps(value)) for name, value in values.items()]
 
 
 class _PageIndex:
-    """Finds the pages during which something happened in a process."""
+    """Finds the pages of a process at a given time."""
 
     def __init__(self, pages: Sequence[tuple[int, int | None, int, int]]) -> None:
         self._by_pid: dict[int | None, list[tuple[int, int, int]]] = defaultdict(list)
-        for number, pid, begun_ns, ended_ns in pages:
-            self._by_pid[pid].append((begun_ns, ended_ns, number))
+        for page_id, pid, begun_ns, ended_ns in pages:
+            self._by_pid[pid].append((begun_ns, ended_ns, page_id))
         self._longest = {pid: max(end - begin for begin, end, _ in spans) for pid, spans in self._by_pid.items()}
         for spans in self._by_pid.values():
             spans.sort()
@@ -367,14 +368,14 @@ class _PageIndex:
         """IDs of the pages of process `pid` (of any process if None) at this time; if there are none, of the pages that cover all
         processes."""
         processes = [process for process in self._by_pid if process is not None] if pid is None else [pid]
-        page_ids = [number for process in processes for number in self._pages_at(process, at_ns)]
+        page_ids = [page_id for process in processes for page_id in self._pages_at(process, at_ns)]
         return page_ids or self._pages_at(None, at_ns)
 
     def _pages_at(self, pid: int | None, at_ns: int) -> list[int]:
         spans = self._by_pid.get(pid, [])
         first = bisect_left(spans, (at_ns - self._longest.get(pid, 0),))
         last = bisect_right(spans, (at_ns + 1,))
-        return [number for begin, end, number in spans[first:last] if begin <= at_ns <= end]
+        return [page_id for begin, end, page_id in spans[first:last] if begin <= at_ns <= end]
 
 
 def read(path: Path) -> Recording:
@@ -417,8 +418,8 @@ def _checksum(db: sqlite3.Connection) -> str:
     tables |= dict.fromkeys(("connections", "digests", "round_trips", "pages"), "1 ORDER BY id")
     rows = (
         (table, *row)
-        for table, selection in tables.items()
-        for row in db.execute(f"SELECT * FROM {table} WHERE {selection}")
+        for table, where_clause in tables.items()
+        for row in db.execute(f"SELECT * FROM {table} WHERE {where_clause}")
     )
     return checksum(rows)
 
@@ -439,7 +440,7 @@ _IMPOSSIBLE_VALUES = {
     f" OR phase NOT IN ({', '.join(map(repr, get_args(Phase)))})"
     " OR digest_id NOT IN (SELECT id FROM digests)",
 }
-"""SQL that finds impossible values. A missing connection is possible: one that was open when the recorder was killed has no row."""
+"""SQL that finds impossible values. A connection may be missing: it has no row if it was open when the recorder was killed."""
 
 
 def _check_values(db: sqlite3.Connection, path: Path) -> None:
@@ -474,22 +475,22 @@ def _join_rows(
         rows = [(*row[:2], assignment.pages[row[0]], *row[3:]) for row in rows]
         contested = assignment.contested
     last_end_ns = {page.id: page.begun_ns for page in pages}
-    by_page: dict[int, list[RoundTrip]] = defaultdict(list)
+    trips_by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
     for row in rows:
         trip = RoundTrip(*row)
         gap_ns = 0
         if trip.page_id is not None:
-            previous = last_end_ns.get(trip.page_id, trip.begun_ns)
-            gap_ns = max(trip.begun_ns - previous, 0)
-            last_end_ns[trip.page_id] = max(previous, trip.ended_ns)
+            previous_end_ns = last_end_ns.get(trip.page_id, trip.begun_ns)
+            gap_ns = max(trip.begun_ns - previous_end_ns, 0)
+            last_end_ns[trip.page_id] = max(previous_end_ns, trip.ended_ns)
         server_ns = max(trip.ended_ns - trip.sent_ns - floor_ns, 0)
         trip = RoundTrip(*(*row, server_ns, gap_ns))
         trips.append(trip)
         if trip.page_id is not None:
-            by_page[trip.page_id].append(trip)
+            trips_by_page[trip.page_id].append(trip)
     complete_pages = tuple(
-        TimedPage(*(*_page_row(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages
+        TimedPage(*(*_page_row(page), tuple(trips_by_page[page.id]), contested.get(page.id, 0))) for page in pages
     )
     return Recording(
         facts,
@@ -504,14 +505,14 @@ def _join_rows(
 
 @dataclass(frozen=True)
 class _Assignment:
-    """The page to which each round trip belongs."""
+    """An assignment of round trips to pages."""
 
     pages: Mapping[int, int | None]
     """Page ID by round trip ID; None if the round trip belongs to no page."""
     ambiguous: int
     """Number of round trips that belong to no page because two pages claim them."""
     contested: Mapping[int, int]
-    """How many of these round trips each page claims, by page ID."""
+    """Number of these ambiguous round trips that each page claims, by page ID."""
 
 
 def _assign_round_trips(
@@ -519,18 +520,18 @@ def _assign_round_trips(
 ) -> _Assignment:
     """Assign round trips to pages. `pages`: ID, process, begin, end. `trips`: ID, process, begin, connection, phase; ordered by begin.
 
-    No program waits for the message that closes a connection, so the page may be over when the recorder sees that message. It is then
-    assigned to the page of the connection's previous round trip."""
-    index = _PageIndex(pages)
+    The application does not wait for the message that closes a connection, so the page may have ended when the recorder sees this
+    message. The message is then assigned to the page of the connection's previous round trip."""
+    page_finder = _PageIndex(pages)
     claims_by_trip: dict[int, list[int]] = {}
     previous_claims: dict[int, list[int]] = {}
-    for number, pid, begun_ns, connection, phase in trips:
-        claiming = index.claiming_pages(pid, begun_ns)
-        claims_by_trip[number] = claiming or (previous_claims.get(connection, []) if phase == "close" else [])
-        previous_claims[connection] = claims_by_trip[number]
-    shared = [claiming for claiming in claims_by_trip.values() if len(claiming) > 1]
+    for trip_id, pid, begun_ns, connection, phase in trips:
+        claims = page_finder.claiming_pages(pid, begun_ns)
+        claims_by_trip[trip_id] = claims or (previous_claims.get(connection, []) if phase == "close" else [])
+        previous_claims[connection] = claims_by_trip[trip_id]
+    shared = [claims for claims in claims_by_trip.values() if len(claims) > 1]
     return _Assignment(
-        pages={number: claiming[0] if len(claiming) == 1 else None for number, claiming in claims_by_trip.items()},
+        pages={trip_id: claims[0] if len(claims) == 1 else None for trip_id, claims in claims_by_trip.items()},
         ambiguous=len(shared),
-        contested=Counter(page for claiming in shared for page in claiming),
+        contested=Counter(page for claims in shared for page in claims),
     )

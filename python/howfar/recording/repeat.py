@@ -1,7 +1,7 @@
 """Repeats recorded pages against a real server, with statements that the user provides. No I/O.
 
-A recording has statements without their literals, so the user provides a file of complete statements. Those that equal a recorded
-statement but for their literals are run in turn, each time that statement occurs. Recorded gaps are kept, not arrival times.
+A recording has statements without their literals, so the user provides a file of complete statements. If several of these differ from
+a recorded statement only in their literals, its occurrences run them in turn. Recorded gaps are kept, not arrival times.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _CHANGES = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 """Exceptions to `_READS`: changes that a read-only session does not prevent, and statements that make it writable."""
-_HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
-"""Exceptions to `_READS` that a digest does not show: comments that a server may execute, and a setting named in a literal."""
-_MAX_LISTED, _MAX_LISTED_LENGTH = 5, 100
-_END = re.compile(r";\s*(?:\n|\Z)")
-_INCOMPLETE = re.compile(r"\?|\.\.\.|…")
+_HIDDEN_CHANGES = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
+"""Exceptions to `_READS` that only the complete statement shows: comments that a server may execute, and a setting in a literal."""
+_MAX_LISTED, _MAX_STATEMENT_LENGTH = 5, 100
+_STATEMENT_END = re.compile(r";\s*(?:\n|\Z)")
+_PLACEHOLDER = re.compile(r"\?|\.\.\.|…")
 
 
 class RepeatedPage(Part):
-    """All repetitions of pages of one name."""
+    """All repetitions of the pages of one name."""
 
     name: str
     pages: int
@@ -72,13 +72,15 @@ class RepeatedPage(Part):
     waiting_ms: float
     """Mean time waiting for these round trips, per page."""
     recorded_waiting_ms: float
+    """The same time in the recording."""
     connecting_ms: float
-    """Mean time for connections and their logins, per page."""
+    """Mean time for connects and logins, per page."""
     recorded_connecting_ms: float
+    """The same time in the recording."""
     left_out: dict[str, int]
     """Number of round trips of all these pages that were not repeated because they have no statement, by command."""
     client_late: float
-    """Delay of the tool's requests relative to the recording, as a share of the pages' time."""
+    """Total lateness of the requests that howfar sent, as a share of the pages' time."""
 
 
 class Repetition(Part):
@@ -90,14 +92,14 @@ class Repetition(Part):
     blocks: int
     pages: tuple[RepeatedPage, ...]
     lacking: tuple[str, ...]
-    """Pages that were left out, with the reason."""
+    """Sentences about pages that were left out, with the reason."""
     recorded_unix_ns: int | None
-    """When the recording began. None: unknown."""
+    """When the recording began; None if unknown."""
 
 
 def split_statements(text: str) -> tuple[str, ...]:
     """The statements of a file, each ended by a semicolon at the end of a line."""
-    return tuple(statement.strip() for statement in _END.split(text) if statement.strip())
+    return tuple(statement.strip() for statement in _STATEMENT_END.split(text) if statement.strip())
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,11 @@ def make_script(recording: Recording, statements: Sequence[str], digests: Sequen
     indices_by_digest: dict[str, list[int]] = {}
     for index, digest in enumerate(digests):
         indices_by_digest.setdefault(_without_semicolon(digest), []).append(index)
-    trips = [sequential_trips(page, recording, {})[0] for page in recording.pages]
-    needed = [Counter(text for trip in page if (text := executed_statement(trip)) is not None) for page in trips]
+    page_trips = [sequential_trips(page, recording, {})[0] for page in recording.pages]
+    needed = [Counter(text for trip in page if (text := executed_statement(trip)) is not None) for page in page_trips]
     all_statements = list(statements)
     for text in dict.fromkeys(text for page in needed for text in page):
-        if text not in indices_by_digest and not _INCOMPLETE.search(text):
+        if text not in indices_by_digest and not _PLACEHOLDER.search(text):
             indices_by_digest[text] = [len(all_statements)]
             all_statements.append(text)
     complete = [index for index, texts in enumerate(needed) if texts and texts.keys() <= indices_by_digest.keys()]
@@ -141,7 +143,7 @@ def make_script(recording: Recording, statements: Sequence[str], digests: Sequen
     index_cycles = {digest: cycle(indices) for digest, indices in indices_by_digest.items()}
     recorder_ns_per_trip = tap_ns(recording) + unseen_round_trip_ns(recording)
     pages_and_left_out = [
-        _make_page(recording.pages[index], trips[index], index_cycles, recorder_ns_per_trip) for index in complete
+        _make_page(recording.pages[index], page_trips[index], index_cycles, recorder_ns_per_trip) for index in complete
     ]
     return RepeatScript(
         repeatable,
@@ -155,13 +157,13 @@ def make_script(recording: Recording, statements: Sequence[str], digests: Sequen
 def _explain_left_out(
     pages: Sequence[TimedPage], needed: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
 ) -> tuple[str, ...]:
-    """Why pages cannot be repeated, by name."""
+    """Sentences about why pages cannot be repeated, one per page name."""
     missing: dict[str, Counter[str]] = {}
     counts: Counter[str] = Counter()
     for page, texts in zip(pages, needed, strict=True):
-        absent = [text for text in texts if text not in known]
-        if absent or not texts:
-            missing.setdefault(page.name, Counter()).update(absent)
+        unknown_texts = [text for text in texts if text not in known]
+        if unknown_texts or not texts:
+            missing.setdefault(page.name, Counter()).update(unknown_texts)
             counts[page.name] += 1
     return tuple(
         phrase(
@@ -169,7 +171,7 @@ def _explain_left_out(
             page=name,
             pages=counts[name],
             missing=len(texts),
-            listed=", ".join(text[:_MAX_LISTED_LENGTH] for text, _ in texts.most_common(_MAX_LISTED)),
+            listed=", ".join(text[:_MAX_STATEMENT_LENGTH] for text, _ in texts.most_common(_MAX_LISTED)),
         )
         for name, texts in missing.items()
     )
@@ -181,8 +183,8 @@ def _without_semicolon(digest: str) -> str:
 
 
 def executed_statement(trip: Trip) -> str | None:
-    """The statement that a round trip ran, without its literals. None if it ran none: a login, a ping, a preparation, or a fetch from
-    the result of an earlier statement."""
+    """The statement that a round trip ran, without literals. None if it ran no statement but was a login, a ping, a preparation, or a
+    fetch from the result of an earlier statement."""
     if trip.digest is None or trip.kind in (TripKind.CONNECT, TripKind.PREPARE):
         return None
     if trip.kind is TripKind.FETCH and not trip.text.lower().startswith("fetch "):
@@ -201,12 +203,14 @@ def _check_permitted(
     """Check that the statements of the pages are permitted. Raises UsageError."""
     changing = [digest for digest in needed if may_change(digest)]
     changing += [
-        digest for digest in needed if any(_HIDDEN.search(statements[index]) for index in indices_by_digest[digest])
+        digest
+        for digest in needed
+        if any(_HIDDEN_CHANGES.search(statements[index]) for index in indices_by_digest[digest])
     ]
     if changing and not writes:
-        listed = "; ".join(digest[:_MAX_LISTED_LENGTH] for digest in changing[:_MAX_LISTED])
+        listed_statements = "; ".join(digest[:_MAX_STATEMENT_LENGTH] for digest in changing[:_MAX_LISTED])
         raise UsageError(
-            phrase("error/may-change", statements=listed),
+            phrase("error/may-change", statements=listed_statements),
             "Give --writes to run them at this server, or record pages that only read.",
         )
 
@@ -220,9 +224,9 @@ def may_change(digest: str) -> bool:
 def _make_page(
     page: TimedPage, trips: Sequence[Trip], index_cycles: Mapping[str, Iterator[int]], recorder_ns_per_trip: float
 ) -> tuple[RepeatPage, Counter[str]]:
-    """A page's steps, and counts of the round trips left out. The application's time around those is kept as gaps."""
+    """A page's steps, and counts of the round trips left out. Gaps keep the application's time around these."""
     steps: list[RepeatStep] = []
-    # Each page numbers its connections in the same way, so a connection that it opens replaces the one opened by the page before.
+    # All pages number their connections in the same way, so a connection that one opens replaces that of the page before.
     opened: set[int] = set()
     numbers: dict[int, int] = {}
     left_out: Counter[str] = Counter()
@@ -249,8 +253,8 @@ def _make_page(
         else:
             left_out[trip.command] += 1
     last = trips[-1]
-    rest_ns = page.ended_ns - last.begun_ns - last.took_ns + gap_ns
-    return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left_out
+    remaining_ns = page.ended_ns - last.begun_ns - last.took_ns + gap_ns
+    return RepeatPage(steps=tuple(steps), rest_ns=max(round(remaining_ns), 0)), left_out
 
 
 def analyze(
@@ -303,7 +307,7 @@ def analyze(
 
 
 def _connect_and_login_ns(trips: Sequence[Trip], tap_ns_per_trip: float, unseen_ns: float) -> float:
-    """Time of the round trips of logins, and of the application between the round trips of one login."""
+    """Total time of logins: their round trips, and the application's time between the round trips of one login."""
     return sum(
         trip.took_ns
         + unseen_ns
@@ -341,16 +345,16 @@ def document(repetition: Repetition) -> Document:
 
 
 def _answer(repetition: Repetition, page: RepeatedPage) -> Answer:
-    took, recorded_ms = page.repeated.p50_ms, page.recorded.p50_ms.value
+    repeated, recorded_ms = page.repeated.p50_ms, page.recorded.p50_ms.value
     text = phrase(
-        f"repeat/answer/{compare(recorded_ms, took)}",
+        f"repeat/answer/{compare(recorded_ms, repeated)}",
         page=page.name,
-        took=format_ms(took.value),
+        took=format_ms(repeated.value),
         server=repetition.server,
         recorded=format_ms(recorded_ms),
-        low=format_ms(took.low or 0.0),
-        high=format_ms(took.high or 0.0),
-        ratio=recorded_ms / took.value,
+        low=format_ms(repeated.low or 0.0),
+        high=format_ms(repeated.high or 0.0),
+        ratio=recorded_ms / repeated.value,
     )
     why = phrase(
         "repeat/why",
@@ -359,24 +363,24 @@ def _answer(repetition: Repetition, page: RepeatedPage) -> Answer:
         recorded=format_ms(page.recorded_waiting_ms),
     )
     if page.connecting_ms:
-        took_ms, then_ms = format_ms(page.connecting_ms), format_ms(page.recorded_connecting_ms)
-        why = f"{why} {phrase('repeat/why/connecting', connecting=took_ms, recorded=then_ms)}"
-    figures = {"pages": page.pages, "blocks": repetition.blocks, "interval": interval(took)}
+        connecting, recorded_connecting = format_ms(page.connecting_ms), format_ms(page.recorded_connecting_ms)
+        why = f"{why} {phrase('repeat/why/connecting', connecting=connecting, recorded=recorded_connecting)}"
+    figures = {"pages": page.pages, "blocks": repetition.blocks, "interval": interval(repeated)}
     doubts = {
         "replay/doubt/tool": any(other.client_late > BEHIND_SHARE for other in repetition.pages),
         "repeat/doubt/lacking": bool(repetition.lacking),
     }
-    sure = phrase("repeat/sure", client=page.client_late, **figures)
-    return Answer(text, why=why, certainty=certainty([sure], (phrase(name) for name in doubts if doubts[name])))
+    basis = phrase("repeat/sure", client=page.client_late, **figures)
+    return Answer(text, why=why, certainty=certainty([basis], (phrase(name) for name in doubts if doubts[name])))
 
 
 def _advice(repetition: Repetition) -> Iterator[AdviceBlock]:
-    behind = [
+    late_sentences = [
         phrase("replay/behind/tool", page=page.name, share=page.client_late)
         for page in repetition.pages
         if page.client_late > BEHIND_SHARE
     ]
-    yield advise("replay/do/quiet", because=" ".join(behind)) if behind else advise("repeat/do/predict")
+    yield advise("replay/do/quiet", because=" ".join(late_sentences)) if late_sentences else advise("repeat/do/predict")
 
 
 def _warnings(repetition: Repetition) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Becomes the user's command inside the namespace in which this program was started. Uses only the standard library, to start quickly.
 
-It mounts the tap's socket over the server's, reports its mount namespace, and waits for permission to continue: nothing of the
-application runs before the tap knows which namespace it serves. It also reports why a command cannot be started; when the command
-starts, the report pipe closes.
+The program mounts the tap's socket over the server's, reports its mount namespace, and waits for permission to continue, so that
+nothing of the application runs before the tap knows which namespace it serves. If the command cannot be started, the program reports
+the reason; when the command starts, the report pipe closes.
 """
 
 from __future__ import annotations

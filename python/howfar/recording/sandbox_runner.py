@@ -75,7 +75,7 @@ def _die_with_parent() -> None:
 
 
 def _spawn(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    # Its own session, so that its child processes can be ended with it.
+    # The session allows ending the command's child processes with it.
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -96,17 +96,17 @@ def _start(argv: list[str], output: IO[bytes]) -> tuple[SandboxAnswer, subproces
 def _run(argv: list[str], timeout_s: float, output: IO[bytes]) -> SandboxAnswer:
     output.seek(0)
     output.truncate()
-    began = time.monotonic_ns()
+    began_ns = time.monotonic_ns()
     try:
         process = _spawn(argv, output)
     except OSError as error:
         return {"error": f"{argv[0]}: {error.strerror}"}
-    # Not `wait` with a timeout: it polls every 50 ms.
-    with os.fdopen(os.pidfd_open(process.pid)) as descriptor:
-        # No request arrives during a run, so stdin is readable only if it has ended.
-        ended, _, _ = select.select([descriptor, sys.stdin], [], [], timeout_s)
-        has_ended = descriptor in ended
-    took_ns = time.monotonic_ns() - began
+    # `wait` with a timeout would poll every 50 ms.
+    with os.fdopen(os.pidfd_open(process.pid)) as process_end:
+        # No request arrives during a run, so stdin is readable only if stdin has ended.
+        readable, _, _ = select.select([process_end, sys.stdin], [], [], timeout_s)
+        has_ended = process_end in readable
+    took_ns = time.monotonic_ns() - began_ns
     if not has_ended:
         end_session(process)
         return {"error": f"{argv[0]} did not end within {timeout_s:.0f} s"}

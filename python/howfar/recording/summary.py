@@ -29,9 +29,9 @@ from howfar.units import counted
 
 _MAX_ROWS = 10
 _NOTABLE_COST_SHARE = 0.05
-"""The report names the cost of recording below its answer if that is more than this share of a page's time."""
+"""The report's answer mentions the cost of recording if it is more than this share of a page's time."""
 _NOTABLE_CAPTURE_CPUS = 0.03
-"""The report names the cost of capturing packets below its answer if that is more than this share of a CPU."""
+"""The report's answer mentions the cost of capturing packets if it is more than this share of a CPU."""
 _MAX_TEXT, _MAX_TEXT_WITH_PAGE = 78, 60
 _NOTABLE_SENDING_SHARE = 0.01
 """A warning reports the time to send requests if it is at least this share of a page's time."""
@@ -49,14 +49,14 @@ class PageSummary(Part):
     waiting: Estimate
     """Share of the page's time spent waiting: from the last byte of a request to the last byte of its answer."""
     sending: Estimate
-    """Share of the page's time spent sending, from the first byte of a request to its last, but not already counted as waiting."""
+    """Share of the page's time spent sending, from the first byte of a request to its last, unless it also waited for another."""
     unsure: str | None
     """A note that the page's begin and end are uncertain, if they were not marked."""
     cold: str | None
     """A note about a first page that took much longer."""
     recording: Estimate | None
-    """Share of the page's time that the tap added: its cost per round trip times their number. None if there was no tap or its cost is
-    unknown."""
+    """Share of the page's time that the tap added, which is its cost per round trip times the number of round trips. None if there was
+    no tap or its cost is unknown."""
 
 
 class UnusablePages(Part):
@@ -84,7 +84,7 @@ class Statement(Part):
 
 
 class ReplacedName(Part):
-    """A server's name that the tap's address replaced, with what it costs the application when it is not recorded."""
+    """A server's name that the tap's address replaced, and what this name costs the application without the tap."""
 
     name: str
     lookup_ms: float
@@ -106,31 +106,35 @@ class RecordingSummary(Part):
     pages: tuple[PageSummary, ...]
     left_out: tuple[UnusablePages, ...]
     statements: tuple[Statement, ...]
-    """The statements with the longest total wait."""
+    """The statements with the longest total waits, at most `_MAX_ROWS`."""
     more_statements: int
     """Number of the other statements."""
     more_round_trips: int
     """Round trips of the other statements."""
     unknown: dict[str, int]
+    """How often something is unknown, by reason."""
     tap_us: Estimate | None
     """Time that the tap adds to a round trip; None if unknown."""
     floor_us: float
+    """Time of a round trip between tap and server without server work; 0 if unknown."""
     capture_cpus: float | None
-    """Number of CPUs that capturing packets kept busy. None if no packets were captured, or unknown."""
+    """Mean number of CPUs that capturing packets kept busy; None if no packets were captured, or if unknown."""
     no_page: int
     """Round trips that belong to no page."""
     nagle: int
-    """Small requests delayed by Nagle's algorithm: sending them took as long as a delayed ACK."""
+    """Number of small requests that Nagle's algorithm delayed: sending each took as long as a delayed acknowledgement."""
     repeated_syns: int
-    """Retransmitted SYNs; only recordings from packets count them."""
+    """Number of retransmitted SYNs; only recordings from packets count them."""
     repeated_syns_ms: float
+    """Time that connections waited for these retransmissions."""
     names: tuple[ReplacedName, ...]
     complete: bool
     stopped: str | None
     all_passed_on: bool | None
+    """Whether the tap passed on all bytes that it received; None without a tap."""
     exit_code: int | None
     command: str | None
-    """Name of the command, interface or service that was recorded. None: unknown."""
+    """Name of the command, interface or service that was recorded; None if unknown."""
     began_unix_ns: int | None
     span_ns: int
     """Time from the first round trip to the end of the last one."""
@@ -139,16 +143,16 @@ class RecordingSummary(Part):
 def summarize(recording: Recording) -> RecordingSummary:
     """Compute the figures of a recording."""
     facts = recording.facts
-    added_us = tap_us(facts)
-    is_tapped = added_us is not None and facts.method == "tap"
-    tap_ns = max(added_us.value, 0.0) * 1e3 if added_us is not None and is_tapped else None
-    by_name: dict[tuple[str, str], list[TimedPage]] = defaultdict(list)
+    tap_cost_us = tap_us(facts)
+    is_tapped = tap_cost_us is not None and facts.method == "tap"
+    tap_ns = max(tap_cost_us.value, 0.0) * 1e3 if tap_cost_us is not None and is_tapped else None
+    usable_pages: dict[tuple[str, str], list[TimedPage]] = defaultdict(list)
     left_out: Counter[tuple[str, str, str]] = Counter()
     for page in recording.pages:
         if reason := _unusable_reason(page, tap_ns):
             left_out[page.name, page.method, reason] += 1
         else:
-            by_name[page.name, page.method].append(page)
+            usable_pages[page.name, page.method].append(page)
     answered = [trip for trip in recording.round_trips if trip.is_answered]
     statements = _summarize_statements(recording)
     return RecordingSummary(
@@ -157,7 +161,7 @@ def summarize(recording: Recording) -> RecordingSummary:
         tls=bool(facts.tls),
         round_trips=len(answered),
         connections=len(recording.connections),
-        pages=tuple(_summarize_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
+        pages=tuple(_summarize_page(name, method, pages, tap_ns) for (name, method), pages in usable_pages.items()),
         left_out=tuple(
             UnusablePages(name=name, method=method, count=count, reason=reason)
             for (name, method, reason), count in left_out.items()
@@ -166,7 +170,7 @@ def summarize(recording: Recording) -> RecordingSummary:
         more_statements=len(statements[_MAX_ROWS:]),
         more_round_trips=sum(statement.count for statement in statements[_MAX_ROWS:]),
         unknown=facts.unknown,
-        tap_us=added_us,
+        tap_us=tap_cost_us,
         floor_us=(facts.floor_ns or 0) / 1e3,
         capture_cpus=facts.capture_cpus,
         no_page=sum(trip.page_id is None for trip in answered),
@@ -194,7 +198,7 @@ def tap_us(facts: RecordingFacts) -> Estimate | None:
 
 
 def _unusable_reason(page: TimedPage, tap_ns: float | None) -> str | None:
-    """Why the page is unusable, or None. A page is also unusable if, by calculation, the tap added more time than the page took."""
+    """Why the page is unusable, or None. Here a page is also unusable if the calculated time that the tap added exceeds its time."""
     if page.unusable_reason is not None:
         return page.unusable_reason
     if tap_ns is not None and _count_answered(page) * tap_ns > max(page.took_ns, 1):
@@ -208,7 +212,7 @@ def _count_answered(page: TimedPage) -> int:
 
 def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: float | None) -> PageSummary:
     took_ns = [max(page.took_ns, 1) for page in pages]
-    trips = [_count_answered(page) for page in pages]
+    trip_counts = [_count_answered(page) for page in pages]
     waiting_and_sending = [_waiting_and_sending_ns(page) for page in pages]
     shares = [(waiting / ns, sending / ns) for (waiting, sending), ns in zip(waiting_and_sending, took_ns, strict=True)]
     assert all(waiting + sending <= 1 for waiting, sending in shares), (
@@ -221,13 +225,13 @@ def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: 
         cold=cold_start_note(name, pages),
         count=len(pages),
         took_ms=median_interval([ns / 1e6 for ns in took_ns]),
-        round_trips=mean_interval(trips),
+        round_trips=mean_interval(trip_counts),
         connections=mean_interval([len({trip.connection_id for trip in page.round_trips}) for page in pages]),
         waiting=median_interval([waiting for waiting, _ in shares]),
         sending=median_interval([sending for _, sending in shares]),
         recording=None
         if tap_ns is None
-        else median_interval([count * tap_ns / ns for count, ns in zip(trips, took_ns, strict=True)]),
+        else median_interval([count * tap_ns / ns for count, ns in zip(trip_counts, took_ns, strict=True)]),
     )
 
 
@@ -263,24 +267,26 @@ def _replaced_names(facts: RecordingFacts) -> tuple[ReplacedName, ...]:
 
 
 def _summarize_statements(recording: Recording) -> tuple[Statement, ...]:
-    names = {page.id: page.name for page in recording.pages}
-    pages = Counter(names.values())
-    by_text: dict[tuple[str | None, str], list[RoundTrip]] = defaultdict(list)
+    page_names = {page.id: page.name for page in recording.pages}
+    page_counts = Counter(page_names.values())
+    trips_by_key: dict[tuple[str | None, str], list[RoundTrip]] = defaultdict(list)
     for trip in recording.round_trips:
         if not trip.is_answered:
             continue
         digest = recording.digest_by_id.get(trip.digest_id or 0)
-        page = None if trip.page_id is None else names.get(trip.page_id)
-        by_text[page, digest.text if digest else trip.command].append(trip)
-    waited_ns = Counter({key: sum(trip.ended_ns - trip.sent_ns for trip in trips) for key, trips in by_text.items()})
+        page = None if trip.page_id is None else page_names.get(trip.page_id)
+        trips_by_key[page, digest.text if digest else trip.command].append(trip)
+    waited_ns = Counter(
+        {key: sum(trip.ended_ns - trip.sent_ns for trip in trips) for key, trips in trips_by_key.items()}
+    )
     total_ns = max(waited_ns.total(), 1)
     return tuple(
         Statement(
             text=text,
             page=page,
-            count=len(by_text[page, text]),
-            each=None if page is None else len(by_text[page, text]) / pages[page],
-            keys=_count_distinct_keys(by_text[page, text]),
+            count=len(trips_by_key[page, text]),
+            each=None if page is None else len(trips_by_key[page, text]) / page_counts[page],
+            keys=_count_distinct_keys(trips_by_key[page, text]),
             waited_ms=ns / 1e6,
             share=ns / total_ns,
         )
@@ -295,7 +301,7 @@ def _count_distinct_keys(trips: Sequence[RoundTrip]) -> int | None:
 
 
 def document(summary: RecordingSummary, file_name: str) -> Document:
-    """The summary as a document, shown after a recording. `file_name`: that of the recording."""
+    """The summary as a document, shown after a recording. `file_name`: name of the recording."""
     figures: list[Block] = [Heading("Pages"), _pages_table(summary)] if summary.pages else []
     figures += _warnings(summary)
     figures += [Heading("What is waited for"), _statement_table(summary)] if summary.statements else []
@@ -314,11 +320,11 @@ def _setting(summary: RecordingSummary) -> str:
 
 
 def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer, list[Block]]:
-    """The answer about the page with the longest total time, and what to do next."""
+    """The answer, which is about the page with the longest total time, and what to do next."""
     if not summary.pages:
-        name = "no-page" if summary.round_trips else "nothing"
-        text = phrase(f"record/answer/{name}", trips=summary.round_trips, connections=summary.connections)
-        return Answer(text, certainty=certainty([], _doubts(summary))), next_step(f"record/next/{name}")
+        answer_id = "no-page" if summary.round_trips else "nothing"
+        text = phrase(f"record/answer/{answer_id}", trips=summary.round_trips, connections=summary.connections)
+        return Answer(text, certainty=certainty([], _doubts(summary))), next_step(f"record/next/{answer_id}")
     page = max(summary.pages, key=lambda page: page.took_ms.value * page.count)
     text = phrase(
         f"record/answer/{'most' if len(summary.pages) > 1 else 'one'}",
@@ -327,12 +333,12 @@ def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer
         trips=rounded_count(page.round_trips.value),
         waiting=page.waiting.value,
     )
-    sure = certainty([_page_count_text(page), *_cost_notes(summary)], _doubts(summary))
-    return Answer(text, why=_cause(summary, page), certainty=sure), what_to_do(_advice(summary, page, file_name))
+    basis = certainty([_page_count_text(page), *_cost_notes(summary)], _doubts(summary))
+    return Answer(text, why=_cause(summary, page), certainty=basis), what_to_do(_advice(summary, page, file_name))
 
 
 def _cause(summary: RecordingSummary, page: PageSummary) -> str:
-    """The statement with the longest wait in a page. Empty: none, or its waits overlap, so that no product says how long they are."""
+    """A sentence about the statement with the longest wait in a page. Empty if there is none, or if its waits overlap."""
     statement = next((statement for statement in summary.statements if statement.page == page.name), None)
     if statement is None or not statement.each:
         return ""
@@ -357,9 +363,9 @@ def _page_count_text(page: PageSummary) -> str:
 
 
 def _doubts(summary: RecordingSummary) -> Iterator[str]:
-    """What casts doubt on the answer, the most serious first."""
+    """Phrases for what casts doubt on the answer, the most serious first."""
     left_out = sum(pages.count for pages in summary.left_out)
-    found = {
+    doubts = {
         "record/doubt/stopped": summary.stopped is not None,
         "record/doubt/bytes": summary.all_passed_on is False,
         "record/doubt/left-out": left_out > 0,
@@ -367,7 +373,7 @@ def _doubts(summary: RecordingSummary) -> Iterator[str]:
         "record/doubt/cold": any(page.cold for page in summary.pages),
         "record/doubt/gaps": any(page.unsure for page in summary.pages),
     }
-    return (phrase(name, pages=left_out, trips=summary.no_page) for name, is_found in found.items() if is_found)
+    return (phrase(name, pages=left_out, trips=summary.no_page) for name, applies in doubts.items() if applies)
 
 
 def _advice(summary: RecordingSummary, page: PageSummary, file_name: str) -> Iterator[AdviceBlock]:
@@ -381,7 +387,7 @@ def _advice(summary: RecordingSummary, page: PageSummary, file_name: str) -> Ite
 
 
 def _pages_table(summary: RecordingSummary) -> Table:
-    more = len(summary.pages) - _MAX_ROWS
+    hidden_count = len(summary.pages) - _MAX_ROWS
     return make_table(
         "",
         summary.pages[:_MAX_ROWS],
@@ -398,31 +404,31 @@ def _pages_table(summary: RecordingSummary) -> Table:
                 "" if page.recording is None else _format_percent(page.recording.value)
             ),
         },
-        (phrase("record/more-pages", count=more),) if more > 0 else (),
+        (phrase("record/more-pages", count=hidden_count),) if hidden_count > 0 else (),
         main=True,
     )
 
 
 def _statement_table(summary: RecordingSummary) -> Table:
-    """The table of statements, with their pages if there are several."""
-    by_page = len({page.name for page in summary.pages}) > 1
+    """The table of statements, with their pages if the pages have different names."""
+    has_page_column = len({page.name for page in summary.pages}) > 1
     columns = (
         Column("statement or command", left_aligned=True),
-        *([Column("page", left_aligned=True), Column("times", "a page")] if by_page else [Column("times")]),
+        *([Column("page", left_aligned=True), Column("times", "a page")] if has_page_column else [Column("times")]),
         Column("with keys"),
         Column("waited"),
         Column("share"),
     )
 
     def counts(statement: Statement) -> tuple[Cell, ...]:
-        if not by_page:
+        if not has_page_column:
             return (Cell(f"{statement.count:,}"),)
         each = f"{statement.count:,}" if statement.each is None else f"{rounded_count(statement.each):,}"
         return Cell("none" if statement.page is None else statement.page), Cell(each)
 
     rows = tuple(
         (
-            Cell(_shorten(statement.text, _MAX_TEXT_WITH_PAGE if by_page else _MAX_TEXT)),
+            Cell(_shorten(statement.text, _MAX_TEXT_WITH_PAGE if has_page_column else _MAX_TEXT)),
             *counts(statement),
             Cell("" if statement.keys is None else f"{statement.keys:,}"),
             Cell(_format_ms(statement.waited_ms)),
@@ -430,12 +436,12 @@ def _statement_table(summary: RecordingSummary) -> Table:
         )
         for statement in summary.statements
     )
-    more = phrase("record/more-statements", statements=summary.more_statements, trips=summary.more_round_trips)
-    return Table("", columns, rows, (more,) if summary.more_statements else ())
+    note = phrase("record/more-statements", statements=summary.more_statements, trips=summary.more_round_trips)
+    return Table("", columns, rows, (note,) if summary.more_statements else ())
 
 
 def _cost_notes(summary: RecordingSummary) -> Iterator[str]:
-    """What recording cost, if that was much."""
+    """Sentences about the cost of recording, if it was high."""
     if (summary.capture_cpus or 0.0) > _NOTABLE_CAPTURE_CPUS:
         yield phrase("record/capture/doubt", share=_format_percent(summary.capture_cpus or 0.0))
         return
@@ -445,7 +451,7 @@ def _cost_notes(summary: RecordingSummary) -> Iterator[str]:
 
 
 def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
-    """Warnings, with the details of what casts doubt on the answer."""
+    """All warnings as one block, including details of `_doubts`."""
     lines = [] if summary.stopped is None else [phrase("record/stopped", reason=summary.stopped)]
     if summary.all_passed_on is False:
         lines.append(phrase("record/bytes"))
@@ -469,8 +475,10 @@ def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
 
 
 def _replaced_name_warning(name: ReplacedName) -> str:
-    dead = name.dead_address and phrase("record/name/dead", took=_format_ms(name.dead_ms), address=name.dead_address)
-    return phrase("record/name", name=name.name, lookup=_format_ms(name.lookup_ms), dead=dead or "")
+    dead_note = name.dead_address and phrase(
+        "record/name/dead", took=_format_ms(name.dead_ms), address=name.dead_address
+    )
+    return phrase("record/name", name=name.name, lookup=_format_ms(name.lookup_ms), dead=dead_note or "")
 
 
 def _method_text(summary: RecordingSummary, file_name: str) -> str:

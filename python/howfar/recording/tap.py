@@ -1,4 +1,4 @@
-"""The tap: an engine program that forwards between the application and its server; and the application that runs behind it."""
+"""The tap, an engine program that forwards between the application and its server, and the application that connects to the tap."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tap:
 
 
 def listen_address(server: Target, folder: Path) -> UnixTarget | TcpListen:
-    """Address at which a tap in front of `server` listens: of the same kind; a socket is in `folder`."""
+    """Address at which a tap in front of `server` listens: a socket in `folder` for a socket, else a TCP port."""
     if isinstance(server, UnixTarget):
         return UnixTarget(path=str(folder / "tap.sock"))
     return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
@@ -49,7 +49,7 @@ def listen_address(server: Target, folder: Path) -> UnixTarget | TcpListen:
 
 @contextmanager
 def tap_folder(server: Target) -> Iterator[Path]:
-    """A folder for the tap's socket; a helper process removes it if this program is killed. On TCP, none is made."""
+    """A folder for the tap's socket, which a helper process removes if this program is killed. For TCP, no folder is made."""
     if not isinstance(server, UnixTarget):
         yield Path()
         return
@@ -100,7 +100,7 @@ class TappedApplication:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError:
-            pass  # `_read_answer` reports why the helper ended
+            pass  # `_read_answer` reports why the runner ended
         answer = self._read_answer()
         if "error" in answer:
             raise UsageError(f"the command failed: {answer['error']}", "Try it alone first, without howfar.")

@@ -37,7 +37,7 @@ TEXTS: Texts = {
     ),
     "slope/answer/none": "{subject} takes {now} and waits for no round trip that delays could show.",
     "slope/answer/missing": "No answer yet: {blocks:of block} of times, and an answer needs {needed}.",
-    "slope/next/missing": "Repeat the command with --blocks {needed} or more.",
+    "slope/next/missing": "Measure {needed} blocks or more, with the same options: `howfar slope --blocks {needed} -- COMMAND`.",
     # slope: why, how sure, and what to do.
     "slope/why/some": "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}, of which some possibly overlap.",
     "slope/why/all": "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}.",
@@ -166,7 +166,7 @@ TEXTS: Texts = {
     "predict/next/empty": "Record pages that use the database: `howfar record -- COMMAND`.",
     "predict/next/changed": "Record again on this machine, and predict that recording at once: `howfar record -- COMMAND`.",
     "predict/next/contradictory": "Record again with this version of howfar: `howfar record -- COMMAND`.",
-    "predict/next/blocks": "Repeat the command with --blocks {needed} or more.",
+    "predict/next/blocks": "Measure {needed} blocks or more, with the same options: `howfar predict RECORDING --blocks {needed}`.",
     # predict: why, how sure, and what to do.
     "predict/why": "{trips:of round-trip} × {each} ms{connects} = {path} of {total} ms there, and {path_now} of {now} ms now.",
     "predict/why/longer": " + {took} ms of longer connects",
@@ -293,7 +293,7 @@ TEXTS: Texts = {
     "replay/next/pages": (
         "Record {needed} pages or more: `howfar record -- sh -c 'for i in 1 2 3 4 5 6; do howfar mark page -- COMMAND; done'`."
     ),
-    "replay/next/blocks": "Repeat the command with --blocks {needed} or more.",
+    "replay/next/blocks": "Measure {needed} blocks or more, with the same options: `howfar replay RECORDING --blocks {needed}`.",
     "replay/why": "The predicted interval is from {low} to {high} ms; gaps and the server's times are as recorded.",
     "replay/sure": (
         "{pages:of page} in {blocks:of block}; {interval}; the tool was late by {client:.1%} and the server by {server:.1%}"

@@ -1,4 +1,4 @@
-"""How sure the answer of a run is, in one line below it."""
+"""How sure the answer of a run is, in one line below it, and the doubt that an answer of poor certainty begins with."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from howfar.analysis.advice import MAX_ARMS_NAMED
+from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
 from howfar.analysis.summary import Summary
-from howfar.findings import Texts, fill, join, join_clauses
-from howfar.report.figures import has_only_faults, shown_cells, widest_interval
-from howfar.stats.intervals import half_width, noise_floor_text, simultaneous
-from howfar.store.records import ArmRole
+from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
+from howfar.report.document import Certainty
+from howfar.report.figures import has_only_faults, ratios_differ_from_rows, shown_cells, widest_interval
+from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
+from howfar.store.records import ArmRole, StopReason
 
 TEXTS: Texts = {
+    # Before an answer of poor certainty.
+    "probably": "probably:",
+    "observed": "in this run,",
+    # Without an answer.
+    "missing": "Not at all yet: everything was measured too few times for intervals, so any figure may be chance.",
+    "resume": "howfar resume FILE",
+    "resume-stopped": "howfar resume FILE --time-budget 10min",
+    # How sure.
     "doubtful": "{verdict}, because of {warnings}",
     "measured": "{verdict}: everything was measured {few:?only }{most:of time}",
     "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times",
     "floor": "differences in throughput below {floor} may be chance",
     "very-wide": "the widest 95 % interval of a throughput ratio is beyond ±100 %",
+    "ratios": "ratios are averaged block by block, so dividing the figures of two rows gives slightly different ones",
     "no-interval": "of {arms}, too few measurements were good to tell anything",
     "no-floor": "which differences may be chance is unknown, because no path was measured twice",
     "wide-floor": "which differences may be chance is unknown, because the path measured twice has too few blocks",
@@ -26,8 +37,8 @@ TEXTS: Texts = {
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
     "program": "{name}{pid:? (pid {pid})}",
-    "quiet": "without the blocks of these trials, {arm} is {estimate:slower} than {reference}",
-    "quiet-unresolved": "without the blocks of these trials, no difference of {arm} from {reference} is resolved",
+    "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
+    "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
 }
 _DOUBTS = {
     Diagnostic.DISTURBED: "void trials in every block",
@@ -40,23 +51,76 @@ _DOUBTS = {
 """Warnings that put the answer into question, the most serious first."""
 
 
-def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> str:
-    """`Firm: everything was measured 8 times; differences in throughput below 4.0 % may be chance.` Empty: there is no answer.
+def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> Certainty:
+    """`Firm: everything was measured 8 times; differences in throughput below 4.0 % may be chance.` Without an answer, why nothing is
+    sure, and the command that gets one.
 
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
-    if summary.answer.is_missing or not summary.good_trials:
-        return ""
-    width = widest_interval(summary) if is_about_ratios and not has_only_faults(summary) else None
-    cells = [cell for cell in shown_cells(summary) if cell.settled_after is None]
-    counts = [cell.trials for cell in cells] or [summary.complete_blocks or summary.blocks]
+    if summary.answer.is_missing:
+        return _missing(summary)
+    if not summary.good_trials:
+        return Certainty()
+    width, counts = _width(summary, is_about_ratios), _counts(summary)
     doubts, fewest, most = _doubts(summary), min(counts), max(counts)
-    verdict: str = _verdict(summary, fewest, width, bool(doubts))
+    verdict = _verdict(summary, fewest, width, bool(doubts))
+    opening: str = verdict
     if doubts:
-        verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
+        opening = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
-    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
-    return join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
+    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=opening, **figures)
+    text = join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
+    return Certainty(text)
+
+
+def with_doubt(summary: Summary, is_about_ratios: bool = True) -> Summary:
+    """The summary, whose answer begins with a doubt if its certainty is poor: `Probably: remote makes fewer queries/s.`"""
+    if summary.answer.is_missing or not summary.good_trials or not any(map(_is_claim, summary.answer.findings)):
+        return summary
+    width = _width(summary, is_about_ratios)
+    if _verdict(summary, min(_counts(summary)), width, bool(_doubts(summary))) != "poor":
+        return summary
+    sentence = _doubtful_sentence(summary)
+    answer = summary.answer.model_copy(update={"sentence": sentence})
+    return summary.model_copy(update={"answer": answer, "verdict": sentence})
+
+
+def _width(summary: Summary, is_about_ratios: bool) -> float | None:
+    """Half-width of the widest interval of a ratio. None: the answer is not about ratios, or none has an interval."""
+    return widest_interval(summary) if is_about_ratios and not has_only_faults(summary) else None
+
+
+def _counts(summary: Summary) -> list[int]:
+    """How often each cell was measured."""
+    cells = [cell for cell in shown_cells(summary) if cell.settled_after is None]
+    return [cell.trials for cell in cells] or [summary.complete_blocks or summary.blocks]
+
+
+def _missing(summary: Summary) -> Certainty:
+    """Without an answer: how little the figures say, and the command that measures more."""
+    has_stopped = summary.stop in (StopReason.TIME, StopReason.BLOCKS)
+    return Certainty(TEXTS["missing"], command=TEXTS["resume-stopped" if has_stopped else "resume"])
+
+
+def _doubtful_sentence(summary: Summary) -> str:
+    """The answer with a doubt before it. Clauses that then exceed `MAX_WORDS` are left out."""
+    answer = summary.answer
+    doubt = TEXTS["observed" if has_only_faults(summary) else "probably"]
+    clauses = f"{doubt} {_continued(answer.sentence)}".split("; ")
+    while len(clauses) > 1 and len("; ".join(clauses).split()) > MAX_WORDS:
+        clauses.pop()
+    return f"{capital('; '.join(clauses).rstrip('.'))}."
+
+
+def _is_claim(finding: Finding) -> bool:
+    """Whether a finding states a difference or a figure, and not that it is unknown."""
+    return finding.id not in COMMON_TEXTS and finding.verdict is not Resolution.NOT_RESOLVED
+
+
+def _continued(sentence: str) -> str:
+    """The sentence as a part of another. A first word with another capital, or with a digit, is a name and stays as it is."""
+    first_word = sentence.partition(" ")[0]
+    return sentence if first_word[1:] != first_word[1:].lower() else sentence[:1].lower() + sentence[1:]
 
 
 _UNSTEADY = frozenset({Diagnostic.UNEVEN_CPUS, Diagnostic.NOT_STEADY, Diagnostic.CONTAMINATED_BLOCKS})
@@ -83,14 +147,16 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     elif summary.noise_floor is None:
         yield TEXTS["no-floor" if summary.aa_ratio is None else "wide-floor"]
     else:
-        yield fill(TEXTS["floor"], floor=noise_floor_text(_least_resolved(summary)))
+        yield fill(TEXTS["floor"], floor=noise_floor_text(least_resolved(summary)))
+    if any(map(_is_claim, summary.answer.findings)) and ratios_differ_from_rows(summary):
+        yield TEXTS["ratios"]
     cells = (cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER)
     arms = [cell.arm for cell in cells if cell.ratio is not None and cell.ratio.low is None]
     if 0 < len(arms) <= MAX_ARMS_NAMED:
         yield fill(TEXTS["no-interval"], arms=join(arms))
 
 
-def _least_resolved(summary: Summary) -> float:
+def least_resolved(summary: Summary) -> float:
     """A difference that this run would have resolved: no smaller than the noise floor, nor than the half-width of an interval that
     includes 1, at the level that allows for all comparisons."""
     cells = (
@@ -117,7 +183,7 @@ def _disturbance(summary: Summary) -> Iterator[str]:
     yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
     for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:
         name = "quiet" if quiet.resolution.is_difference else "quiet-unresolved"
-        yield fill(TEXTS[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference)
+        yield fill(TEXTS[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference, units=summary.operation_unit)
 
 
 def is_busy_by_programs(summary: Summary) -> bool:

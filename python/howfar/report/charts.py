@@ -162,13 +162,18 @@ def two_columns(count: int, width: int) -> tuple[int, int]:
 
 
 def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
-    """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other."""
+    """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other, and down where
+    they would leave the axis."""
     gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
     positions: dict[int, float] = {}
-    lowest = 0.0
-    for index in sorted(range(len(values)), key=values.__getitem__):
+    lowest, highest = 0.0, domain[1]
+    ascending = sorted(range(len(values)), key=values.__getitem__)
+    for index in ascending:
         positions[index] = max(values[index], lowest)
         lowest = positions[index] * gap
+    for index in reversed(ascending):
+        positions[index] = min(positions[index], highest)
+        highest = positions[index] / gap
     return [positions[index] for index in range(len(values))]
 
 
@@ -186,6 +191,16 @@ def label_layers(rows: Rows, x: Any, y: Any, colour: Any, domain: tuple[float, f
     return [text.encode(color=halo, stroke=halo, strokeWidth=alt.value(5)), text.encode(color=colour)] if rows else []
 
 
+def _apart(labels: Rows, x_value: float, domain: tuple[float, float], height: int) -> Rows:
+    """The labels at this place of the horizontal axis that do not cover each other, from the lowest."""
+    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    kept: Rows = []
+    for row in sorted((row for row in labels if row["x"] == x_value), key=lambda row: float(row["place"])):
+        if not kept or row["place"] >= kept[-1]["place"] * gap:
+            kept.append(row)
+    return kept
+
+
 def _label(row: Point, named_at: float | None) -> str:
     """The value; at the last point of its line, the name of the line as well."""
     value = figures.number(row["value"])
@@ -201,11 +216,13 @@ def labelled_lines(
     colours: Mapping[str, str] = MappingProxyType({}),
     tops: Sequence[tuple[str, float, str]] = (),
     reference: float | None = None,
+    band: float = 1.0,
     narrow: bool | None = None,
 ) -> VegaLite:
-    """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. The
-    vertical axis is logarithmic. `colours`: of the names, if not those of the palette. `tops`: texts at the top, with the line they
-    belong to. `reference`: height of a dashed line. `narrow`: on a phone; None: if the width is that of one."""
+    """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. Before
+    the last mark, a value that would cover another is left out. The vertical axis is logarithmic. `colours`: of the names, if not
+    those of the palette. `tops`: texts at the top, with the line they belong to. `reference`: height of a dashed line. `band`: factor
+    around it of a grey band. `narrow`: on a phone; None: if the width is that of one."""
     narrow, height = width < PHONE if narrow is None else narrow, 230
     points = [(name, x_value, estimate) for name, line in lines.items() for x_value, estimate in line]
     limits = [limit or estimate.value for *_, estimate in points for limit in (estimate.low, estimate.high)]
@@ -220,12 +237,17 @@ def labelled_lines(
         {"name": row["name"], "x": row["x"], "place": row["value"], "text": _label(row, named_at[row["name"]])}
         for row in rows
     ]
+    last = {line[-1][0] for line in lines.values() if line}
+    labels = [row for row in labels if row["x"] in last or row in _apart(labels, row["x"], domain, height)]
     labels += [{"name": name, "x": x_value, "place": domain[1], "text": text} for name, x_value, text in tops]
     key = legend(2, symbolOpacity=1) if narrow else None
     colour = by_style(alt.Color, "name", colours or styles(list(lines), palette.SERIES), key)
     y, low, place = (log_axis(alt.Y, field, title, domain) for field in ("value", "low", "place"))
     dashed = data([{"value": reference}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
+    edges = [{"value": max(reference / band, domain[0]), "high": min(reference * band, domain[1])}] if reference else []
+    grey = data(edges).mark_rect(color=palette.BAND).encode(y=y, y2="high:Q")
     return layer(
+        *([grey] if band > 1 and reference else []),
         *([dashed] if reference else []),
         data(rows).mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=y, color=colour),
         *interval_layers(rows, x, y, low, colour=colour, shape=alt.Undefined, size=60),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from howfar.terminal_text import one_line
@@ -49,6 +50,15 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Certainty:
+    """How sure an answer is, and what follows from it."""
+
+    text: str = ""
+    command: str = ""
+    """The command that gets an answer, where there is none."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """The answer in one or two sentences, with cards next to it where a renderer has room for them."""
 
@@ -56,13 +66,19 @@ class Answer:
     cards: tuple[Card, ...] = ()
     why: str = ""
     """The cause, with its figures. Empty: not known."""
-    certainty: str = ""
+    certainty: str | Certainty = ""
     """How sure the answer is. Empty: there is none."""
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """The labelled lines below the answer."""
-        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
+        sure = self.certainty.text if isinstance(self.certainty, Certainty) else self.certainty
+        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", sure)) if text)
+
+    @property
+    def command(self) -> str:
+        """The command that gets an answer. Empty: there is one, or no command gets it."""
+        return self.certainty.command if isinstance(self.certainty, Certainty) else ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,14 @@ class Warnings:
 
 
 @dataclass(frozen=True)
+class PlaceLines:
+    """Lines to be copied as they are, and where they belong: a file, a shell, an option."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class AdviceBlock:
     """One thing to do, and the figures that support it."""
 
@@ -136,6 +160,8 @@ class AdviceBlock:
     because: str
     lines: tuple[str, ...] = ()
     """Lines to be copied as they are, which complete the action."""
+    places: tuple[PlaceLines, ...] = ()
+    """Further lines to be copied, below the names of the places where they belong."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +251,18 @@ def number_advice(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
     for block in blocks:
         count += isinstance(block, AdviceBlock)
         yield (count if isinstance(block, AdviceBlock) else 0), block
+
+
+def split_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], list[Block]]:
+    """The answer, the advice with its heading, and all other blocks."""
+    answer: list[Block] = []
+    steps: list[Block] = []
+    others: list[Block] = []
+    for block, after in zip_longest(blocks, blocks[1:]):
+        is_advice = isinstance(block, AdviceBlock) or (isinstance(block, Heading) and isinstance(after, AdviceBlock))
+        part = answer if isinstance(block, Answer) else steps if is_advice else others
+        part.append(block)
+    return answer, steps, others
 
 
 def remove_empty_sections(blocks: Sequence[Block], is_shown: Callable[[Block], bool]) -> list[Block]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
@@ -16,6 +16,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
+    estimate_text,
     excludes_one,
     half_width,
     half_width_text,
@@ -23,7 +24,7 @@ from howfar.stats.intervals import (
     noise_floor_text,
     share_text,
 )
-from howfar.stats.trials import SINGULAR
+from howfar.stats.trials import singular
 from howfar.store.records import ArmRole
 from howfar.units import spoken_rate
 
@@ -139,6 +140,17 @@ def cpu_parts(cell: CellSummary) -> str:
     return "+".join("?" if part is None else f"{part.value:.1f}" for part in parts)
 
 
+TOO_CLOSE = "too close to call"
+"""Stands for a difference that may be chance."""
+THROUGHPUT_WORDS = {
+    Resolution.SLOWER: "fewer",
+    Resolution.FASTER: "more",
+    Resolution.NOT_RESOLVED: TOO_CLOSE,
+    Resolution.BASELINE: "reference",
+}
+"""What a ratio of throughputs shows: of operations per second there are fewer or more. Only times are said as factors of time."""
+
+
 def resolution_text(cell: CellSummary) -> str:
     """Meaning of the ratio in words, because colour must not be the only indication."""
     if cell.resolution is Resolution.BASELINE:
@@ -147,7 +159,7 @@ def resolution_text(cell: CellSummary) -> str:
         return "no common block" if offered_per_s(cell.factors) is None else "at a given rate"
     if cell.resolution is Resolution.NOT_RESOLVED and excludes_one(cell.ratio):
         return "maybe chance"  # one of as many comparisons may differ so much, or it is within the noise
-    return cell.resolution.value
+    return THROUGHPUT_WORDS[cell.resolution]
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
@@ -216,7 +228,7 @@ def _noise_floor(summary: Summary) -> str:
         baseline=baseline_name(summary),
         ratio=ratio(summary.aa_ratio),
         others=" and ".join(others),
-        unit=SINGULAR[summary.operation_unit],
+        unit=singular(summary.operation_unit),
         cpu=floors_text(cpu_floor, summary.link_cpu_noise_floor) if cpu_floor else "",
     )
 
@@ -234,6 +246,23 @@ def _compared_ratios(summary: Summary) -> list[Estimate]:
         for cell in shown_cells(summary)
         if cell.ratio and cell.role is not ArmRole.BASELINE and offered_per_s(cell.factors) is None
     ]
+
+
+_VISIBLE_DIFFERENCE = 0.02
+"""Relative difference of two figures from which a reader sees it."""
+
+
+def ratios_differ_from_rows(summary: Summary) -> bool:
+    """Whether a ratio, as the mean within blocks, visibly differs from that of the two throughputs that are shown."""
+    baseline = next((cell for cell in summary.cells if cell.role is ArmRole.BASELINE), None)
+    if baseline is None or not baseline.qps.value:
+        return False
+    quotients = (
+        (cell.ratio.value, cell.qps.value / baseline.qps.value)
+        for cell in shown_cells(summary)
+        if cell.ratio is not None and offered_per_s(cell.factors) is None
+    )
+    return any(abs(ratio - quotient) > _VISIBLE_DIFFERENCE * ratio for ratio, quotient in quotients)
 
 
 def widest_interval(summary: Summary) -> float | None:
@@ -260,7 +289,7 @@ def session_line(summary: Summary) -> str:
     incomplete = max(summary.blocks - summary.complete_blocks, 0) if summary.complete_blocks else 0
     blocks = fill(
         SESSION["session"],
-        blocks=summary.complete_blocks or summary.blocks,
+        blocks=summary.blocks,
         one=incomplete == 1,
         several=incomplete if incomplete > 1 else 0,
         trials=good_trials,
@@ -347,7 +376,7 @@ def trial_rows(summary: Summary) -> list[list[str]]:
 def cpu_resolution_text(resolution: Resolution) -> str:
     """Meaning of the CPU ratio in words."""
     return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(
-        resolution, "not resolved"
+        resolution, TOO_CLOSE
     )
 
 
@@ -359,3 +388,19 @@ def rate(bps: float | None) -> str:
 def percent(value: float | None, signed: bool = False) -> str:
     """A percentage: `3.4 %`, `-1.2 %`."""
     return UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"
+
+
+def with_limits(estimate: Estimate | None) -> str:
+    """An estimate with three digits and its interval: `2.1 [2.0, 2.3]`; without an interval, the values of single blocks."""
+    if estimate is None:
+        return UNKNOWN
+    points = f"({', '.join(map(number, sorted(estimate.points)))})" if len(estimate.points) > 1 else ""
+    return estimate_text(estimate, number, points)
+
+
+def limits_head(estimates: Iterable[Estimate | None]) -> str:
+    """What stands behind these estimates in a table: their intervals, or without any the values of single blocks. Empty: nothing."""
+    known = [each for each in estimates if each is not None]
+    if any(each.low is not None for each in known):
+        return "[95 % interval]"
+    return "(each block)" if any(len(each.points) > 1 for each in known) else ""

@@ -17,7 +17,9 @@ from howfar.contract.receipt import DIRECTIONS, DirectionName, LinkReceipt, Quan
 from howfar.findings import capital, fill, join, note
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
-from howfar.plan.factors import Level
+from howfar.plan.factor import Level, ServerLinks
+from howfar.plan.factors import SERVER_LINKS
+from howfar.plan.workload import OPERATIONS
 from howfar.report import charts, figures, limit_text, palette
 from howfar.report.certainty import certainty, is_busy_by_programs
 from howfar.report.document import (
@@ -49,7 +51,7 @@ from howfar.report.figures import (
 from howfar.report.sections import Record, cell_records
 from howfar.report.texts import BLOCKS, METHOD, SEPARATOR, SETUP, WARNINGS
 from howfar.stats.intervals import excludes_one, interval_text
-from howfar.stats.trials import SINGULAR
+from howfar.stats.trials import singular
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 
@@ -68,7 +70,7 @@ def setup_line(summary: Summary) -> str:
             _placement_text(summary),
             idle_text(summary),
             _link_text(summary),
-            _replica_text(summary),
+            _server_links_text(summary),
         )
         if part
     )
@@ -91,8 +93,8 @@ def _connections_text(summary: Summary) -> str:
     levels = [str(level) for level in _distinct_levels(summary, "threads")]
     if not levels:
         return ""
-    unit = "pages" if summary.operation_unit == "pages" else "connections"
-    return fill(SETUP[unit], levels=join(levels, "or"), several=levels != ["1"])
+    template = OPERATIONS[summary.operation_unit].in_progress
+    return fill(template, levels=join(levels, "or"), several=levels != ["1"])
 
 
 def _placement_text(summary: Summary) -> str:
@@ -176,7 +178,7 @@ def _link_text(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "rate_bps")]
     rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "rtt_ns")]
     if not rates and not rtts:
-        return "" if _replica_text(summary) else SETUP["no link"]
+        return "" if _server_links_text(summary) else SETUP["no link"]
     parts = [join(rates, "or")] if rates else []
     if rtts:
         measured = _measured_rtts(summary)
@@ -185,14 +187,22 @@ def _link_text(summary: Summary) -> str:
     return fill(SETUP["link"], levels=", ".join(parts))
 
 
-def _replica_text(summary: Summary) -> str:
-    """The links between servers, which are not part of the clients' path."""
-    rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "replica_rtt_ns")]
-    rtts += [str(level).replace("-", " ") for level in _distinct_levels(summary, "distances")]
-    rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "replica_rate_bps")]
+def _server_links_text(summary: Summary) -> str:
+    """The links between servers, which are not part of the clients' path: `replicas over RTT 85ms, 1gbit`. Empty: none."""
+    return "; ".join(filter(None, (_links_text(summary, links) for links in SERVER_LINKS)))
+
+
+def _links_text(summary: Summary, links: ServerLinks) -> str:
+    rtts = [
+        links.rtt.format(level) if factor is links.rtt else str(level).replace("-", " ")
+        for factor in (links.rtt, links.pairs)
+        for level in _distinct_levels(summary, factor.name)
+    ]
     if not rtts:
         return ""
-    return ", ".join([fill(SETUP["replicas"], rtts=join(rtts, "or")), *([join(rates, "or")] if rates else [])])
+    rates = [links.rate.format(level) for level in _distinct_levels(summary, links.rate.name)]
+    text = fill(SETUP["server links"], servers=links.servers, rtts=join(rtts, "or"))
+    return ", ".join([text, *([join(rates, "or")] if rates else [])])
 
 
 def _measured_rtts(summary: Summary) -> str:
@@ -451,7 +461,7 @@ def _machine_lines(summary: Summary) -> list[str]:
         lines.append(
             note(
                 METHOD["spread"],
-                unit=SINGULAR[summary.operation_unit],
+                unit=singular(summary.operation_unit),
                 units=summary.operation_unit,
                 varied=METHOD["varied less" if varies_less else "varied not less"],
                 baseline=baseline_name(summary),

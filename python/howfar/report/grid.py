@@ -8,7 +8,8 @@ from typing import Any
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import FACTORS, PATH, Factor, Level, level_of
+from howfar.plan.factor import Factor, Level
+from howfar.plan.factors import FACTORS, PATH, level_of
 from howfar.store.records import ArmRole
 
 MIN_GRID_ARMS = 6

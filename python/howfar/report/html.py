@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 import jinja2
@@ -13,9 +14,19 @@ from markupsafe import Markup, escape
 
 from howfar.report import palette
 from howfar.report.charts import Drawable, VegaLite, plain
-from howfar.report.document import Block, Chart, Column, Document, Table, remove_control_characters
+from howfar.report.document import (
+    Block,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Table,
+    remove_control_characters,
+    split_blocks,
+)
 from howfar.report.drawing import INSTALL_ADVICE, NOT_DRAWN, can_draw
 from howfar.report.terminal import fact_text
+from howfar.report.texts import SCREEN, SEPARATOR
 from howfar.terminal_text import one_line
 
 WIDE_PX, NARROW_PX = 680, 220
@@ -109,12 +120,27 @@ LONG_ANSWER = 180
 MAX_DEPTH = 6
 """Depth beyond which nested facts are written as text."""
 
-_UNBREAKABLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+")
+_UNBREAKABLE = re.compile(r"\b[a-z]+(?:-[a-z]+)+\b(?!-)|(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+")
 
 
 def render(document: Document) -> str:
     """The complete page, UTF-8."""
-    return _template().render(document=remove_control_characters(document), style=Markup(_style())) + "\n"
+    ordered = replace(document, blocks=_with_steps_in_sight(document.blocks))
+    return _template().render(document=remove_control_characters(ordered), style=Markup(_style())) + "\n"
+
+
+def _with_steps_in_sight(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The blocks with the steps below the answer and its picture, before the tables, so that they are on the first screen. The
+    picture's figures follow the tables, which are more important."""
+    answer, steps, others = split_blocks(blocks)
+    pictures = list(itertools.takewhile(lambda block: isinstance(block, Chart), others))
+    others = others[len(pictures) :]
+    tables = list(itertools.takewhile(lambda block: isinstance(block, Table), others))
+    figures = [
+        Details(SCREEN["figures"], (block.data,)) for block in pictures if isinstance(block, Chart) and block.data
+    ]
+    pictures = [replace(block, data=None) if isinstance(block, Chart) else block for block in pictures]
+    return (*answer, *pictures, *steps, *tables, *figures, *others[len(tables) :])
 
 
 def _template() -> jinja2.Template:
@@ -130,7 +156,9 @@ def _template() -> jinja2.Template:
         fact=fact_text,
     )
     environment.tests["nested"] = lambda value: isinstance(value, Mapping)
-    environment.globals.update(LONG=LONG_ANSWER, MAX_DEPTH=MAX_DEPTH)
+    environment.globals.update(
+        LONG=LONG_ANSWER, MAX_DEPTH=MAX_DEPTH, FOR_AN_ANSWER=SCREEN["for an answer"], SEPARATOR=SEPARATOR
+    )
     return environment.from_string((files("howfar.report") / "report.html.j2").read_text("utf-8"))
 
 

@@ -32,7 +32,7 @@ from howfar.report.document import (
 from howfar.report.figures import UNKNOWN, baseline_name, number, shown_cells
 from howfar.report.texts import BLOCKS
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.trials import SINGULAR
+from howfar.stats.trials import singular
 
 MAX_NAME_IN_HEAD = 20
 """Length of a baseline's name beyond which it does not fit into the head of a column."""
@@ -76,7 +76,7 @@ def csv_columns(part: Part, names: str, **renamed: str) -> dict[str, object]:
 
 def _fields(summary: Summary) -> list[CellField]:
     """Fields in the order of the columns of the CSV."""
-    baseline, operation = baseline_name(summary), SINGULAR[summary.operation_unit]
+    baseline, operation = baseline_name(summary), singular(summary.operation_unit)
     baseline = baseline if len(baseline) <= MAX_NAME_IN_HEAD else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
     return [
@@ -188,7 +188,8 @@ def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
 def _table_notes(summary: Summary) -> tuple[str, ...]:
     sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
     published = note(BLOCKS["published"], sources="; ".join(sources)) if sources else ""
-    return tuple(line for line in (figures.cpu_bound_note(summary), published) if line)
+    ratios = note(BLOCKS["ratios"]) if figures.ratios_differ_from_rows(summary) else ""
+    return tuple(line for line in (figures.cpu_bound_note(summary), ratios, published) if line)
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:

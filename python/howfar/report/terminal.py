@@ -11,10 +11,21 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from howfar.findings import fill
-from howfar.report.document import AdviceBlock, Answer, Block, Cell, Chart, Column, Details, Document, Heading, Table
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Heading,
+    Table,
+    split_blocks,
+)
 from howfar.report.text import Lines, Markdown
 from howfar.report.texts import SCREEN, SEPARATOR
 from howfar.terminal_text import one_line
@@ -204,7 +215,7 @@ out in turn: the list of details, the reasons for advice from the last one on, a
 
 MAX_REASONS = 3
 
-MAX_NOTE_LINES = 2
+MAX_NOTE_LINES = 3
 """Maximum number of lines below a table of the first screen."""
 
 VISIBLE_LINES = 20
@@ -289,7 +300,7 @@ class _Screen(Markdown):
         text = _join_paragraphs([*question, *self.paragraphs(document.blocks), *more_lines, *files, *commands])
         if text.count("\n") <= VISIBLE_LINES:
             return text
-        answer, steps, others = _split_blocks(document.blocks)
+        answer, steps, others = split_blocks(document.blocks)
         asked = self.text(one_line(document.question), quiet=True) if document.question and answer else []
 
         def last(blocks: Sequence[Block]) -> list[Lines]:
@@ -303,7 +314,15 @@ class _Screen(Markdown):
             last_paragraphs = last([*answer, *steps])
         if _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES:
             others, last_paragraphs = [*others, *steps], last(answer)
+            last_paragraphs[:1] = [[*last_paragraphs[0], *self._steps_above(steps)]] if answer else last_paragraphs[:1]
         return _join_paragraphs([*question, *self.paragraphs(others), *more_lines, *files, *last_paragraphs])
+
+    def _steps_above(self, steps: Sequence[Block]) -> Lines:
+        """Where the steps are that stand before the answer."""
+        actions = [block.action for block in steps if isinstance(block, AdviceBlock)]
+        text = fill(SCREEN["steps above"], count=len(actions), first=_first_sentence(one_line(actions[0])).rstrip(".:"))
+        label = f"{SCREEN['what now']}  "
+        return self._wrap(text, first=label, rest=" " * len(label))
 
     def _opening(self, document: Document) -> list[Lines]:
         """The question, and what was measured, when and on what. Empty: the document has none."""
@@ -382,10 +401,13 @@ class _Screen(Markdown):
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
         lines += [f"   {self._to_charset(line)}" for line in advice.lines]
-        if not self.details and number > self.max_reasons:
-            return lines
-        because = advice.because if self.details else _first_sentence(advice.because)
-        return lines + self._paint(self._wrap(because, first="   ", rest="   "), _DIM)
+        if self.details or number <= self.max_reasons:
+            because = advice.because if self.details or advice.places else _first_sentence(advice.because)
+            lines += self._paint(self._wrap(because, first="   ", rest="   "), _DIM)
+        for place in advice.places:
+            lines += self._wrap(f"{place.name}:", first="   ", rest="   ")
+            lines += [f"     {self._to_charset(line)}" for line in place.lines]
+        return lines
 
     def code(self, lines: Sequence[str]) -> Lines:
         return [f"  {self._to_charset(line)}" for line in lines]
@@ -414,18 +436,6 @@ class _Screen(Markdown):
 
 def _join_paragraphs(paragraphs: Sequence[Lines]) -> str:
     return "\n\n".join("\n".join(lines) for lines in paragraphs) + "\n"
-
-
-def _split_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], list[Block]]:
-    """The answer, the advice with its heading, and all other blocks."""
-    answer: list[Block] = []
-    steps: list[Block] = []
-    others: list[Block] = []
-    for block, after in zip_longest(blocks, blocks[1:]):
-        is_advice = isinstance(block, AdviceBlock) or (isinstance(block, Heading) and isinstance(after, AdviceBlock))
-        part = answer if isinstance(block, Answer) else steps if is_advice else others
-        part.append(block)
-    return answer, steps, others
 
 
 def _first_sentence(text: str) -> str:

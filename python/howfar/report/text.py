@@ -29,6 +29,7 @@ from howfar.report.document import (
     Document,
     Facts,
     Heading,
+    PlaceLines,
     Table,
     Text,
     Warnings,
@@ -36,6 +37,7 @@ from howfar.report.document import (
     remove_control_characters,
     remove_empty_sections,
 )
+from howfar.report.texts import SCREEN
 from howfar.stats.estimate import Part
 from howfar.terminal_text import one_line, printable_json
 
@@ -74,7 +76,9 @@ class Markdown:
 
     def answer(self, answer: Answer) -> Lines:
         lines = [f"**{answer.text}**"]
-        return lines + [line for label, text in answer.reasons for line in ("", f"**{label}:** {text}")]
+        lines += [line for label, text in answer.reasons for line in ("", f"**{label}:** {text}")]
+        command = (PlaceLines(SCREEN["for an answer"], (answer.command,)),) if answer.command else ()
+        return lines + self._place_lines(command)
 
     def table(self, table: Table, level: int) -> Lines:
         rule = "|" + "|".join("---" if column.left_aligned else "---:" for column in table.columns) + "|"
@@ -84,10 +88,16 @@ class Markdown:
         return [*title, *lines, *(line for note in table.notes for line in ("", *self.text(note)))]
 
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
-        if not advice.lines:
+        if not advice.lines and not advice.places:
             return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
-        inner = ["", *self.code(advice.lines), *(["", _as_paragraph(advice.because)] if advice.because else [])]
+        inner = ["", *self.code(advice.lines)] if advice.lines else []
+        inner += ["", _as_paragraph(advice.because)] if advice.because else []
+        inner += self._place_lines(advice.places)
         return [f"{number}. **{advice.action}**", *(f"   {line}" if line else "" for line in inner)]
+
+    def _place_lines(self, places: Sequence[PlaceLines]) -> Lines:
+        """Lines to be copied, each group below the name of its place."""
+        return [line for place in places for line in ("", f"{place.name}:", "", *self.code(place.lines))]
 
     def code(self, lines: Sequence[str]) -> Lines:
         fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
@@ -173,7 +183,8 @@ def _escape_block(block: Block) -> Block:
     if isinstance(block, Code):
         return block
     if isinstance(block, AdviceBlock):
-        return replace(block, action=_escape_tags(block.action), because=_escape_tags(block.because))
+        places = tuple(replace(place, name=_escape_tags(place.name)) for place in block.places)
+        return replace(block, action=_escape_tags(block.action), because=_escape_tags(block.because), places=places)
     if isinstance(block, Details):
         return replace(block, title=_escape_tags(block.title), blocks=tuple(map(_escape_block, block.blocks)))
     escaped: Block = remove_control_characters(block, _escape_tags)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from howfar.findings import Texts
 
 SETUP: Texts = {
-    "connections": "{levels} connection{several:?s}",
-    "pages": "{levels} page{several:?s} in flight",
     # Where client and server ran.
     "placement isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
     "placement machines": "each host with an equal share of the CPUs (placement machines)",
@@ -19,7 +17,7 @@ SETUP: Texts = {
     "server, the baseline did {ratio} times as many operations per second as with {second}, which is {meaning}} (placement "
     "{placement})",
     "hosts differ": "a difference between the hosts, not between paths",
-    "hosts may be equal": "not resolved",
+    "hosts may be equal": "too close to call",
     # Idle states, and the link.
     "idle": "idle CPUs {levels}",
     "as found": "as found ({driver}{halts:?, {halts} sleeps/s})",
@@ -29,15 +27,15 @@ SETUP: Texts = {
     "rtt": "RTT {rtts}",
     "rtt measured": "RTT {rtts} (measured {measured} at rest)",
     "rtt not measured": "RTT {rtts} (not measured)",
-    "replicas": "replicas over RTT {rtts}",
+    "server links": "{servers} over RTT {rtts}",
     "one link": "emulated link of {rtt:time}{rate:? and {rate:rate}}",
     "between hosts": "Between {distances}{swapped:? (roles swapped from block to block)}",
     "distance": "hosts {first} and {second}: RTT {rtt} µs, goodput {gbps:.3g} Gb/s",
 }
 
 SESSION: Texts = {
-    "session": "{blocks:of block}{one:? and part of another}{several:? and parts of {several} others} ({trials:of trial}{void:?, not "
-    "counting {void} void}{left_out:? and {left_out} left out with them})",
+    "session": "{blocks:of block}{one:?, one of them incomplete}{several:?, {several} of them incomplete} ({trials:of trial}"
+    "{void:?, not counting {void} void}{left_out:? and {left_out} left out with them})",
     "no intervals": "no intervals, because there are fewer than {needed} blocks{several:?; values of single blocks are in "
     "parentheses}",
     "widest": "widest interval of a ratio{has_rates:? of throughputs} {width} (requested {wanted})",
@@ -45,7 +43,7 @@ SESSION: Texts = {
 STOPS: Mapping[str | None, str] = {
     "width": "stopped because every interval was as narrow as requested",
     "time": "stopped by the time budget",
-    "blocks": "stopped at the maximum number of blocks",
+    "blocks": "stopped after as many blocks as were asked for",
     "interrupted": "interrupted",
     None: "ended for an unknown reason; `howfar resume` continues it",
 }
@@ -70,9 +68,9 @@ METHOD: Texts = {
     "design": "in each of {blocks:of complete-block}, every cell was measured once, in random order{settled:?, except cells that had "
     "settled on a plateau}{incomplete:?; {incomplete:of more-block} {lack} some cells}. A ratio is the geometric mean of the blocks' "
     "ratios, so it may differ from the ratio of two figures in the table; its interval comes from the scatter between blocks. Each "
-    "interval has 95 % confidence. The run makes up to {claims} comparisons, and calls an arm slower or faster only if the interval "
-    "of its ratio at 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are false is at most 5 % in "
-    "the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
+    "interval has 95 % confidence. The run makes up to {claims} comparisons, and calls a difference more than chance only if the "
+    "interval of its ratio at 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are false is at "
+    "most 5 % in the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
     # Controls.
     "controls": "controls: {controls}",
     "same": "{reference} against itself {measured}{quantile:? in p99}{outcome}",
@@ -80,10 +78,10 @@ METHOD: Texts = {
     "µs{outcome}",
     "no interval": "(no interval)",
     # The noise floor.
-    "floor": "noise floor {floor}: {baseline}, measured twice under two names, gave {ratio}. Smaller effects are not "
-    "resolved{others:? (under the conditions of {others}, by that arm's own A/A ratio)}{cpu:?; for CPU per {unit}, the floor is "
+    "floor": "noise floor {floor}: {baseline}, measured twice under two names, gave {ratio}. Smaller effects may be "
+    "chance{others:? (under the conditions of {others}, by that arm's own A/A ratio)}{cpu:?; for CPU per {unit}, the floor is "
     "{cpu}}",
-    "no floor": "noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved",
+    "no floor": "noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so any difference may be chance",
     "floor over the link": "{floor}, over the link {over_link}",
     "settled": "settled on a plateau and measured no further: {arms}",
     "settled arm": "{arm} (after {blocks} blocks)",
@@ -122,6 +120,7 @@ METHOD: Texts = {
 
 BLOCKS: Texts = {
     "cpu bound": "{sign}: a bound, because the kernel's work of receiving over the link is not counted",
+    "ratios": "ratios are averaged block by block, so they may differ from the ratio of two rows",
     "published": "published: {sources}, on other machines and versions",
     # The network between hosts.
     "hosts": "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. Zones: {zones}.",
@@ -140,5 +139,9 @@ SEPARATOR = " · "
 
 SCREEN: Texts = {
     "more": "More with --details{titles:?: {titles}}. Charts: --html.",
+    "figures": "The figures of the chart as a table",
+    "what now": "What now",
+    "steps above": "{count:of step} above; the first: {first}.",
+    "for an answer": "For an answer, where FILE is the file of this run",
 }
-"""What only the terminal says."""
+"""What only the terminal or only the page says."""

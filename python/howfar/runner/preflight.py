@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 from howfar.contract.environment import Capacity, RunEnvironment
 from howfar.contract.messages import ServiceName
-from howfar.errors import LabError, MissingError, PlanError, ServerMissing
+from howfar.errors import LabError, PlanError
 from howfar.lab.cache import cache_home
 from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
@@ -24,7 +26,8 @@ from howfar.lab.servers.table_store import LOADED_TEMPLATES, POOL_PER_DATA, ROW_
 from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.cells import cells, combinations
 from howfar.plan.estimate import trial_cost_ns
-from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import CLOSED, Content
 from howfar.plan.fitting import (
     FittedPlan,
     check_keys,
@@ -35,17 +38,37 @@ from howfar.plan.fitting import (
     round_below,
     with_capacity,
     with_keys,
-    with_replacements,
     with_rows,
     without_levels,
 )
 from howfar.plan.sessions import session_spec
-from howfar.plan.types import Data, Plan
+from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS, Data
+from howfar.runner.loads import load_class
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
+from howfar.slices import collect
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Testbed
+
+
+@dataclass(frozen=True)
+class ServerSupport:
+    """What servers support of the factors of a slice, which registers it in its module `preflight`."""
+
+    servers: Callable[[Plan], int]
+    """Number of servers that a trial of the plan runs at once, at most, each with the plan's tables."""
+    with_server_levels: Callable[[Plan], FittedPlan]
+    """The plan with the server's own levels in place of other servers'. Raises ServerMissing, ServerCrashed."""
+    unsupported: Callable[[Plan], dict[str, dict[Level, str]]]
+    """Levels that the server does not support, by factor, with the reason."""
+
+
+@cache
+def _server_support() -> tuple[ServerSupport, ...]:
+    """Collected when first needed, because the slices' modules import this one."""
+    return collect("preflight", "SERVER_SUPPORT", ServerSupport)
 
 
 def fit_plan(plan: Plan, on_other_host: bool = False) -> FittedPlan:
@@ -61,14 +84,13 @@ def fit_plan(plan: Plan, on_other_host: bool = False) -> FittedPlan:
     carried = _without_uncarried_paths(plan)
     plan = carried.plan
     _check_paths(plan, on_other_host)
-    if plan.workload.kind == "key_value":
+    if not WORKLOADS[plan.workload.kind].reads_tables:
         supported = without_levels(plan, unsupported_by_machine(plan))
         return FittedPlan(supported.plan, (*converted.notes, *carried.notes, *supported.notes))
-    if plan.workload.kind == "page":
-        _check_page_servers(plan)
+    _check_auxiliary_programs(plan)
     if not plan.data.fit:
         check_rows(plan, max_possible_rows(plan.data))
-    adapted = with_server_modes(plan)
+    adapted = with_server_levels(plan)
     supported = without_levels(adapted.plan, unsupported_levels(adapted.plan))
     sized = with_rows(supported.plan, _max_rows(plan) if plan.data.fit else 0)
     return FittedPlan(
@@ -77,7 +99,7 @@ def fit_plan(plan: Plan, on_other_host: bool = False) -> FittedPlan:
     )
 
 
-def _kind(server: str) -> str:
+def server_kind(server: str) -> str:
     """The kind of a server. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS, find_server
 
@@ -88,18 +110,19 @@ def _stores_keys(plan: Plan) -> bool:
     """Whether all servers of the plan store keys. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import STORES
 
-    return all(_kind(server) in STORES for server in plan.factors.server)
+    return all(server_kind(server) in STORES for server in plan.factors.server)
 
 
 def _check_server(plan: Plan) -> None:
     """Check that the workload fits the server's kind. Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS, STORES
+    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
+    from howfar.lab.servers.kinds import STORES
 
-    uses_keys = plan.workload.kind == "key_value"
+    uses_keys = not WORKLOADS[plan.workload.kind].reads_tables
     for server in plan.factors.server:
-        kind = _kind(server)
+        kind = server_kind(server)
         if uses_keys == (kind in STORES):
-            if not KINDS[kind].encrypts_socket and kind not in STORES:
+            if not SERVER_KINDS[kind].encrypts_socket and kind not in STORES:
                 _check_socket_plain(plan, kind)
             continue
         if uses_keys:
@@ -128,9 +151,10 @@ def _without_uncarried_paths(plan: Plan) -> FittedPlan:
 
 def _uncarried_paths(plan: Plan) -> dict[Level, str]:
     """Paths whose programs cannot read the protocols of the plan's servers. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS
+    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
 
-    services = {KINDS[_kind(server)].service for server in (*plan.factors.server, *auxiliary_servers(plan))}
+    servers = (*plan.factors.server, *load_class(plan).find_auxiliary_servers(plan))
+    services = {SERVER_KINDS[server_kind(server)].service for server in servers}
     return {name: reason for name in plan.factors.path if (reason := reason_not_carried(find_path(name), services))}
 
 
@@ -144,7 +168,7 @@ def check_movable(plan: Plan) -> None:
 def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
     """Check that the paths' programs are installed and can carry the plan's sessions. `on_other_host`: see `fit`. Raises PlanError,
     MissingError."""
-    prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
+    prepares = WORKLOADS[plan.workload.kind].prepares and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
         if any(excluded.matches(levels) for excluded in plan.leave_out):
             continue
@@ -177,76 +201,40 @@ def _check_socket_plain(plan: Plan, kind: str) -> None:
 
 def _check_keys(plan: Plan) -> None:
     """Check that the stores can hold the plan's keys in memory. Raises PlanError, ServerMissing, ServerCrashed."""
-    stores = auxiliary_servers(plan)
-    if plan.workload.kind == "key_value":
-        stores = tuple(map(_kind, plan.factors.server[:1]))
+    stores = load_class(plan).find_auxiliary_servers(plan)
+    if not WORKLOADS[plan.workload.kind].reads_tables:
+        stores = tuple(map(server_kind, plan.factors.server[:1]))
     if stores:
         check_keys(plan, stores, available_memory())
 
 
-def _check_page_servers(plan: Plan) -> None:
-    """Check that the other servers of the plan's pages are installed. Raises ServerMissing, ServerCrashed, MissingError."""
-    from howfar.lab.servers.kinds import find_server
-
-    for server in auxiliary_servers(plan):
-        find_server(server)
-    check_application(plan, service_of(plan))
-
-
 def service_of(plan: Plan) -> ServiceName:
-    """The service that an application uses as the plan's main server. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS
+    """The service that clients use as the plan's main server. Raises ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
 
-    return KINDS[_kind(plan.factors.server[0])].service
-
-
-def check_application(plan: Plan, service: ServiceName) -> None:
-    """Check that the application of the plan's pages is installed. Raises MissingError."""
-    from howfar.lab.php.php_fpm import find_php_fpm
-
-    if "php" in plan.factors.application:
-        try:
-            find_php_fpm(service)
-        except MissingError as error:
-            raise MissingError(
-                f"plan {plan.name} asks a real PHP application for pages: {error.message}",
-                f'{error.advice} A plan of your own with application = "engine" needs none.',
-            ) from error
+    return SERVER_KINDS[server_kind(plan.factors.server[0])].service
 
 
-def auxiliary_servers(plan: Plan) -> tuple[str, ...]:
-    """Kinds of the stores that the plan's pages need. Valkey replaces Redis if only Valkey is installed."""
+def _check_auxiliary_programs(plan: Plan) -> None:
+    """Check that the other servers and the programs of the load are installed. Raises ServerMissing, ServerCrashed, MissingError."""
     from howfar.lab.servers.kinds import find_server
 
-    if plan.workload.kind != "page":
-        return ()
-    needed = {service for page in plan.factors.page for service in plan.pages[page].round_trips_by_service()}
-    servers = []
-    if "redis" in needed:
-        try:
-            find_server("redis")
-            servers.append("redis")
-        except ServerMissing as missing:
-            try:
-                find_server("valkey")
-            except ServerMissing:
-                raise missing from None
-            servers.append("valkey")
-    if "memcached" in needed:
-        servers.append("memcached")
-    return tuple(servers)
+    load = load_class(plan)
+    for server in load.find_auxiliary_servers(plan):
+        find_server(server)
+    load.check_client(plan, service_of(plan))
 
 
 def _max_rows(plan: Plan) -> int:
     from howfar.lab.servers.kinds import find_server
 
-    servers = 1 if plan.factors.replication == ("off",) else 1 + max(plan.factors.replicas)
+    servers = max((support.servers(plan) for support in _server_support()), default=1)
     return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]), servers)
 
 
 def unsupported_levels(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels that the server or this machine does not support, by factor, with the reason."""
-    return {**_unsupported_sessions(plan), **unsupported_replication(plan), **unsupported_by_machine(plan)}
+    return {**_unsupported_sessions(plan), **unsupported_by_server(plan), **unsupported_by_machine(plan)}
 
 
 def unsupported_by_machine(plan: Plan) -> dict[str, dict[Level, str]]:
@@ -257,85 +245,18 @@ def unsupported_by_machine(plan: Plan) -> dict[str, dict[Level, str]]:
     return {} if reason is None else {"idle": {"polling": reason}}
 
 
-def with_server_modes(plan: Plan) -> FittedPlan:
-    """The plan with the server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.replication.dialect import replication_dialect
-    from howfar.lab.servers.kinds import STORES
-
-    if set(plan.factors.replication) <= {"off", "none"} or (kind := _kind(plan.factors.server[0])) in STORES:
-        return FittedPlan(plan)
-    return with_replacements(plan, "replication", replication_dialect(kind).replacements)
-
-
-def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of replication that the server does not support, by factor, with the reason."""
-    from howfar.lab.replication.dialect import replication_dialect
-    from howfar.lab.replication.galera import SYNC_WAIT
-    from howfar.lab.servers.features import find_features
-    from howfar.lab.servers.kinds import find_server
-
-    factors = plan.factors
-    if set(factors.replication) <= {"off", "none"}:
-        return {}
-    program = find_server(factors.server[0])
-    dialect, server_name = replication_dialect(program.kind), f"{program.kind} {program.version}"
-    acknowledges = dialect.always_acknowledges or find_features(program).semi_sync
-    max_wait_for = dialect.max_replicas_to_wait_for
-    foreign_modes = set(factors.replication) - {"off", "none", *dialect.modes}
-    return {
-        "replication": {
-            level: f"{server_name} has no semi-synchronous replication"
-            for level in factors.replication
-            if level in SEMI_SYNC and not acknowledges
-        }
-        | {level: reason for level in factors.replication if (reason := cluster_obstacle(program, level)) is not None}
-        | dict.fromkeys(foreign_modes, f"a mode of other servers than {server_name}"),
-        "fault": _impossible_joins(program, factors.replication),
-        "consistency": {
-            level: f"Galera has {' and '.join(SYNC_WAIT)}"
-            for level in factors.consistency
-            if "galera" in factors.replication and level not in SYNC_WAIT
-        },
-        "durability": {
-            level: f"{server_name} has no such durability"
-            for level in factors.durability
-            if level not in dialect.durabilities
-        },
-        "wait_for": {
-            count: f"{server_name} waits for {max_wait_for} replica at most"
-            for count in factors.wait_for
-            if max_wait_for and count > max_wait_for
-        },
-        "replica_compression": {
-            level: f"{server_name} compresses replication by {' or '.join(dialect.compressions) or 'nothing'} only"
-            for level in factors.replica_compression
-            if level != "off" and level not in dialect.compressions
-        },
-    }
+def with_server_levels(plan: Plan) -> FittedPlan:
+    """The plan with the server's own levels in place of other servers'. Raises ServerMissing, ServerCrashed."""
+    notes: tuple[str, ...] = ()
+    for support in _server_support():
+        adapted = support.with_server_levels(plan)
+        plan, notes = adapted.plan, (*notes, *adapted.notes)
+    return FittedPlan(plan, notes)
 
 
-def _impossible_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
-    """Faults after which a node could not rejoin here because it could not get its data, with the reason."""
-    from howfar.lab.replication.galera import transfer_obstacle
-    from howfar.lab.replication.group import GroupReplication
-    from howfar.lab.servers.features import find_features
-
-    if program.kind == "mysql" and set(GroupReplication.modes) & set(modes) and not find_features(program).clone:
-        return {"member-joins": f"{program.kind} {program.version} has no plugin for clone"}
-    why = transfer_obstacle() if program.kind == "mariadb" and "galera" in modes else None
-    return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)
-
-
-def cluster_obstacle(program: Program, level: str) -> str | None:
-    """Why this server cannot be in a cluster of this level. None: it can, or the level is not a cluster."""
-    from howfar.lab.replication.galera import find_provider
-    from howfar.lab.servers.features import find_features
-
-    if level == "galera" and program.kind == "mariadb" and find_provider() is None:
-        return "Galera's library was not found (`howfar setup --clusters` installs it)"
-    if level.startswith("group") and program.kind == "mysql" and not find_features(program).group_replication:
-        return f"{program.kind} {program.version} has no plugin for Group Replication"
-    return None
+def unsupported_by_server(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of the slices' factors that the server does not support, by factor, with the reason."""
+    return {name: reasons for support in _server_support() for name, reasons in support.unsupported(plan).items()}
 
 
 def _unsupported_sessions(plan: Plan) -> dict[str, dict[Level, str]]:

@@ -11,15 +11,16 @@ from howfar.analysis.plateau import paused_arms
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
-from howfar.plan.factors import Level, has_fault, offered_per_s
+from howfar.plan.factor import Level
+from howfar.plan.factors import has_fault, offered_per_s
 from howfar.plan.quantities import MAX_BUDGET_NS
 from howfar.plan.types import MAX_BLOCKS, Plan, Timing
+from howfar.plan.workload import Unit
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
 from howfar.stats.trials import (
+    FigureReader,
     TrialTable,
-    Unit,
-    Value,
     is_good,
     median_latency_ns,
     operations_in,
@@ -30,7 +31,6 @@ from howfar.store.records import (
     CONFIRMATION_BLOCK,
     Arm,
     ArmRole,
-    CrashRecord,
     Run,
     StopReason,
     Trial,
@@ -121,9 +121,7 @@ def own_figure(factors: Mapping[str, Level], trials: Sequence[Trial], unit: Unit
     None: no good trial."""
     faults = [trial.fault for trial in trials if trial.status is TrialStatus.OK and trial.fault is not None]
     if faults:
-        lost = [fault.lost if isinstance(fault, CrashRecord) else fault.unprotected for fault in faults]
-        what = "lost" if isinstance(faults[0], CrashRecord) else "unprotected"
-        return OwnFigure(sum(lost), f"commits {what}")
+        return OwnFigure(sum(fault.total for fault in faults), faults[0].total_unit)
     good = [trial.measured for trial in trials if is_good(trial) and trial.measured is not None]
     if not good:
         return None
@@ -233,7 +231,7 @@ def run_progress(run: Run, blocks: int, target: float) -> RunProgress:
     return RunProgress(tuple(arms), blocks, _count_blocks_left_out(run, blocks))
 
 
-_FIGURE_VALUES: Mapping[str, Value] = {"p99": p99_ms, "p50": median_latency_ns}
+_FIGURE_VALUES: Mapping[str, FigureReader] = {"p99": p99_ms, "p50": median_latency_ns}
 
 
 def _reference_and_figure(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     Event,
     Finished,
-    LoadJob,
     Measuring,
 )
-from howfar.contract.receipt import ProgramUse, ReplicationReceipt, TrialReceipt
+from howfar.contract.receipt import ProgramUse, TrialReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
-from howfar.plan.factors import has_fault
+from howfar.plan.factor import FactorLevels
 from howfar.plan.types import Plan
-from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
-from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.loads import prepare_load
 from howfar.runner.loads.load import Measure, TrialLoad
 from howfar.runner.stopping import Slot
+from howfar.slices import collect
 from howfar.store.records import (
     Arm,
-    CrashRecord,
-    FallbackRecord,
+    FaultRecord,
     MachineLoad,
     Measured,
     Trial,
@@ -67,15 +65,56 @@ class Instruments:
 
 
 @dataclass
-class _TrialResults:
+class TrialResults:
     """Results of a trial so far. They are kept even if the trial fails."""
 
     measured: Measured | None = None
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
     load: MachineLoad | None = None
     window: Window | None = None
-    fault: CrashRecord | FallbackRecord | None = None
+    fault: FaultRecord | None = None
     void_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StartedTrial:
+    """A trial whose environment and load are ready. The measurement fills in its `results`."""
+
+    slot: Slot
+    arm: Arm
+    plan: Plan
+    seed: int
+    load: TrialLoad[Any]
+    environment: TrialEnvironment
+    instruments: Instruments
+    on_event: Callable[[Event], None]
+    results: TrialResults
+
+    def watch_machine(self, on_event: Callable[[Event], None] | None = None) -> Callable[[Event], None]:
+        """A receiver of the load's events, which watches the machine in the measured window only: starting a server is load too. It
+        passes them to `on_event`; by default, to the trial's own receiver."""
+        watch: Watch | None = None
+        pass_on = self.on_event if on_event is None else on_event
+
+        def note_event(event: Event) -> None:
+            nonlocal watch
+            if isinstance(event, Measuring):
+                watch = self.instruments.watch()
+            elif isinstance(event, Finished) and watch is not None:
+                self.results.load = watch.finish()
+            pass_on(event)
+
+        return note_event
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A way to measure some cells that is not a plain window of load. A slice registers it in its module `load`."""
+
+    applies: Callable[[FactorLevels], bool]
+    """Whether the trials of this cell are measured in this way."""
+    measure: Callable[[StartedTrial], None]
+    """Measures a trial. Raises LabError, EngineError, which make the trial void."""
 
 
 def run_trial(
@@ -90,20 +129,15 @@ def run_trial(
 ) -> Trial:
     """Measure one arm once. LabError and EngineError make the trial void; every other error propagates."""
     started, used = instruments.unix_ns(), None
-    results = _TrialResults()
+    results = TrialResults()
     try:
         with laboratory.trial_environment(arm.factors) as environment:
             load = prepare_load(plan, arm, environment, stream_seed(seed, slot.block))
             # Looking at all processes takes CPU time, so it is done before the load and after it, warm-up included.
             programs = instruments.programs()
+            trial = StartedTrial(slot, arm, plan, seed, load, environment, instruments, on_event, results)
             try:
-                if has_fault(arm.factors):
-                    after_ns = fault_after_ns(seed, slot.block, slot.attempt, arm.name, plan.timing.measure_ns)
-                    _measure_with_fault(
-                        load, str(arm.factors["fault"]), after_ns, environment, instruments, on_event, results
-                    )
-                else:
-                    _measure(load, environment, instruments, on_event, results)
+                _measure(trial)
             finally:
                 used = None if programs is None else programs.finish()
     except (LabError, EngineError) as error:
@@ -128,91 +162,35 @@ def run_trial(
     )
 
 
-def _measure_with_fault(
-    load: TrialLoad[Any],
-    fault: str,
-    after_ns: int,
-    environment: TrialEnvironment,
-    instruments: Instruments,
-    on_event: Callable[[Event], None],
-    results: _TrialResults,
-) -> None:
-    """Measure an arm with a fault. The engine's window extends beyond the fault; the record of the fault has the losses."""
-    assert isinstance(environment, Replicated) and environment.replica_set is not None, (
-        "a cell with a fault has replicas"
-    )
-    if mismatches := environment.precheck().violations:
-        raise LabError("; ".join(mismatches))
-    replica_set = environment.replica_set
-    links = [link.name for link in replica_set.links[: len(replica_set.replicas)]]
-    rtt_ns = acknowledgement_rtt_ns(replica_set.facts.rtt_at_rest_ns, links, replica_set.spec.acknowledgements_needed)
-    watch = _watch_machine(instruments, on_event, results)
-    context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, watch)
-    assert isinstance(load.job, LoadJob), "a plan with a fault has the workload single_row_inserts"
-    is_fallback = fault == "replica-leaves"
-    fault_result = run_fallback(context, load.job) if is_fallback else run_crash(context, load.job, fault, after_ns)
-    session = fault_result.outcome.ready.receipt
-    prechecked = environment.precheck(session)
-    replication = (prechecked.receipt.replication or ReplicationReceipt()).updated(fault_result.receipt)
-    results.receipt = TrialReceipt(session=session).updated(prechecked.receipt)
-    results.receipt.replication = replication
-    results.measured, results.fault = load.make_figures(fault_result.outcome), fault_result.record
-    if mismatches := (*prechecked.violations, *load.find_mismatches(fault_result.outcome)):
-        results.void_reason = "; ".join(mismatches)
+def _measure(trial: StartedTrial) -> None:
+    """Measure a trial as a slice has registered, or in a plain window. Raises LabError, EngineError."""
+    cell = trial.arm.factors
+    measure = next((each.measure for each in _measurements() if each.applies(cell)), _measure_window)
+    measure(trial)
 
 
-def acknowledgement_rtt_ns(
-    rtt_at_rest_ns: Mapping[str, int | None], replicas: Sequence[str], acknowledgements: int
-) -> int:
-    """RTT to the farthest of the nearest replicas that must acknowledge a commit; if none must, to the nearest one. `replicas`: names
-    of the links to them. Raises LabError if the RTT of any is unknown."""
-    rtts_ns = [rtt_at_rest_ns.get(name) for name in replicas]
-    known = sorted(rtt_ns for rtt_ns in rtts_ns if rtt_ns is not None)
-    if len(known) < len(rtts_ns):
-        name = replicas[rtts_ns.index(None)]
-        raise LabError(f"the RTT at rest of the link to {name} is unknown", "Is the machine overloaded?")
-    return known[max(acknowledgements, 1) - 1]
+@cache
+def _measurements() -> tuple[Measurement, ...]:
+    """The slices' measurements. Collected when first needed, because the slices' modules import this one."""
+    return collect("load", "MEASUREMENTS", Measurement)
 
 
-def _watch_machine(
-    instruments: Instruments, on_event: Callable[[Event], None], results: _TrialResults
-) -> Callable[[Event], None]:
-    """A receiver of a load's events, which watches the machine in the measured window only: starting a server is load too."""
-    watch: Watch | None = None
-
-    def note_event(event: Event) -> None:
-        nonlocal watch
-        if isinstance(event, Measuring):
-            watch = instruments.watch()
-        elif isinstance(event, Finished) and watch is not None:
-            results.load = watch.finish()
-        on_event(event)
-
-    return note_event
-
-
-def _measure(
-    load: TrialLoad[Any],
-    environment: TrialEnvironment,
-    instruments: Instruments,
-    on_event: Callable[[Event], None],
-    results: _TrialResults,
-) -> None:
-    """Measure an arm without a fault."""
+def _measure_window(trial: StartedTrial) -> None:
+    """Measure a window of load, during which nothing else happens."""
+    load, environment, results = trial.load, trial.environment, trial.results
     window_watch: WindowWatch | None = None
 
     def note_event(event: Event) -> None:
         nonlocal window_watch
         if isinstance(event, Measuring):
             window_watch = environment.watch(load.job.measure_ns)
-        on_event(event)
+        trial.on_event(event)
 
+    measure = trial.instruments.measure
     try:
         try:
-            with load.run_alongside(instruments.measure):
-                outcome = instruments.measure(
-                    load.job, environment.client, _watch_machine(instruments, note_event, results)
-                )
+            with load.run_alongside(measure):
+                outcome = measure(load.job, environment.client, trial.watch_machine(note_event))
         finally:  # before any other query: the watch's thread and the environment share one connection to the server
             if window_watch is not None:
                 results.window = window_watch.finish()

@@ -1,5 +1,4 @@
-"""Checks which parts of howfar work on this machine, and why others do not. Nothing is installed or changed. The entry point is
-`check_machine`."""
+"""Checks which parts of howfar work on this machine and why others do not, without changing it. The entry point is `check_machine`."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError
-from howfar.lab.replication.galera import transfer_obstacle
 from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
+from howfar.lab.servers.galera_programs import transfer_obstacle
 from howfar.setup.programs import ProgramGroup, missing_programs, program_groups
 
 _TIMEOUT_S = 20
@@ -27,7 +26,7 @@ class CheckedPart:
     """A part of howfar, and whether it works on this machine."""
 
     name: str
-    """Its commands: `run page`."""
+    """The commands that belong to the part, such as `run page`."""
     works: bool
     detail: str
     """The versions or programs with which it works, or the reason why it does not work."""
@@ -72,13 +71,12 @@ _IO_URING_SETUP = 425
 
 
 def _probe_io_uring() -> str:
-    """Determine whether loads wait for I/O with io_uring or epoll, by a request for a ring with zero entries. The kernel rejects
-    it, so nothing is created."""
+    """Determine whether loads wait for I/O with io_uring or epoll, by requesting a ring of zero entries, which the kernel rejects."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(0), None)
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EPERM, errno.EACCES):
-        return f"epoll; io_uring is unavailable ({os.strerror(number)})"
+    error_number = ctypes.get_errno()
+    if error_number in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        return f"epoll; io_uring is unavailable ({os.strerror(error_number)})"
     return "io_uring"
 
 
@@ -92,8 +90,8 @@ def _probe_laboratory() -> str:
         raise MissingError(f"an interface in a namespace took longer than {_TIMEOUT_S} s", "Try again.") from error
     if result.returncode != 0:
         reason = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
-        lacks_ip = any(program.name == "ip" for program in missing_programs(("lab",)))
-        remedy = "Run `howfar setup`." if lacks_ip else network_remedy()
+        is_ip_missing = any(program.name == "ip" for program in missing_programs(("lab",)))
+        remedy = "Run `howfar setup`." if is_ip_missing else network_remedy()
         raise MissingError(f"no interface could be created in a namespace: {reason}", remedy)
     return "as root" if os.geteuid() == 0 else "without root, in user namespaces"
 
@@ -125,7 +123,7 @@ def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Check
 
 
 def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
-    """Return sentences about restrictions of this process beyond its user's rights."""
+    """Return sentences about restrictions on this process in addition to its user's permissions."""
     sentences = []
     if "\nSeccomp:\t2" in _read_or_empty(proc / "self/status"):
         sentences.append("A seccomp filter is in force, as in containers.")

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from howfar.errors import LabError, MissingError
-from howfar.lab.replication.galera import transfer_folder
+from howfar.lab.servers.galera_programs import transfer_folder
 from howfar.setup.programs import RequiredProgram
 
+_FRESH_S = 600
+"""Time for which apt's lists of packages count as fresh, so that consecutive installations fetch them only once."""
 _LAST_LINES = 15
-"""Number of last lines of a package manager's output in an error."""
+"""Number of lines from the end of a package manager's output that an error quotes."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Installation:
     manager: PackageManager
     packages: tuple[str, ...]
     units: tuple[tuple[str, str], ...]
-    """Their systemd units, each with its package; * stands for a version."""
+    """Pairs of a systemd unit, in which * stands for a version, and the package that contains it."""
     temporary_files: tuple[tuple[str, str], ...]
-    """Temporary files, each with its only line, that exist while the packages are installed."""
+    """Pairs of a path and a line: files with this line exist while the packages are installed."""
     unpackaged: tuple[str, ...]
     """Programs for which no package is known here."""
 
@@ -111,9 +114,9 @@ def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManage
             for unit in program.units_of(manager.name)
         ),
         tuple(
-            (file[0], file[1])
+            (path_and_line[0], path_and_line[1])
             for program, _ in programs_and_packages
-            if (file := program.temporary_files.get(manager.name))
+            if (path_and_line := program.temporary_files.get(manager.name))
         ),
         tuple(program.name for program, package in programs_and_packages if package is None),
     )
@@ -123,7 +126,8 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
     """Install the packages, as root, and return the units that stay masked. `root`: the machine's root directory. Raises LabError
     with the last lines of the package manager."""
     manager = installation.manager
-    if manager.refresh is not None:
+    is_fresh = manager.name == "apt" and _has_fresh_lists(root)
+    if manager.refresh is not None and not is_fresh:
         _run(manager.refresh)
     units = [name for unit, package in installation.units for name in _expand_unit(unit, package)]
     command = (*manager.install, *installation.packages)
@@ -136,11 +140,25 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
         try:
             _run(command)
         except LabError as error:
-            if "dpkg --configure -a" not in error.message:
+            if "dpkg --configure -a" in error.message:
+                # An earlier installation was interrupted, and apt reports this remedy.
+                _run(("dpkg", "--configure", "-a"))
+            elif is_fresh and manager.refresh is not None:
+                # Even fresh lists may be incomplete.
+                _run(manager.refresh)
+            else:
                 raise
-            _run(("dpkg", "--configure", "-a"))  # an earlier installation was interrupted, and apt reports this remedy
             _run(command)
     return [mask.name for mask in masks if mask.is_symlink()]
+
+
+def _has_fresh_lists(root: Path) -> bool:
+    """Whether apt received lists of packages within the last minutes, by the time of their folder: the files have the server's."""
+    try:
+        age_s = time.time() - (root / "var/lib/apt/lists").stat().st_mtime
+    except OSError:
+        return False
+    return 0 <= age_s < _FRESH_S
 
 
 def _run(command: Sequence[str], folder: str | None = None) -> None:

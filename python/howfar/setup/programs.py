@@ -16,7 +16,7 @@ from howfar.lab.servers.program import EXTRA_DIRECTORIES
 from howfar.toml_text import TomlTable
 
 SYSTEM_DIRECTORIES = (*EXTRA_DIRECTORIES, "/sbin")
-"""Directories of servers that are not on every user's PATH."""
+"""Directories of server programs that are not on every user's PATH."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RequiredProgram:
 
     @property
     def name(self) -> str:
-        """Its name in messages: `php-fpm`, `pdo_mysql.so`."""
+        """The program's name in messages, such as `php-fpm` or `pdo_mysql.so`."""
         return self.candidates[0].rpartition("/")[2].rstrip("*")
 
     def is_installed(self) -> bool:
@@ -46,7 +46,7 @@ class RequiredProgram:
         )
 
     def package(self, manager: str) -> str | None:
-        """The package that contains it; None if no package is known."""
+        """The package that contains the program; None if no package is known."""
         return self.packages.get(manager, self.packages.get("all"))
 
     def units_of(self, manager: str) -> Sequence[str]:
@@ -76,9 +76,9 @@ class ProgramGroup:
     part: str
     """The part of howfar that needs them."""
     brings: str = ""
-    """The programs, in words, that the option of `howfar setup` installs; empty if they are always installed."""
+    """The group's programs in words, for the help of its option of `howfar setup`; empty if they are always installed."""
     laboratory: bool = True
-    """Whether its part works only if the laboratory does."""
+    """Whether `part` works only if the laboratory works."""
 
 
 @cache

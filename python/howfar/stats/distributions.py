@@ -9,7 +9,7 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-_SMALLEST = 1e-300
+_ZERO_REPLACEMENT = 1e-300
 """Replaces zero in a denominator of the continued fraction."""
 _TOLERANCE = 1e-15
 """Relative change below which the continued fraction, and the search for a quantile, have converged."""
@@ -76,4 +76,4 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _avoid_zero(value: float) -> float:
-    return value if abs(value) > _SMALLEST else _SMALLEST
+    return value if abs(value) > _ZERO_REPLACEMENT else _ZERO_REPLACEMENT

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 IntervalMethod = Literal["given", "mean", "rank", "Welch"]
-"""Procedure behind an interval: a mean and Student's limits, Hodges-Lehmann and signed-rank limits, two means and Welch's, or
-another."""
+"""How an interval was computed: `mean` with Student's limits, `rank` (Hodges-Lehmann) with signed-rank limits, two means with Welch's,
+or in another way (`given`)."""
 
 
 class Part(BaseModel):
@@ -30,8 +30,8 @@ class Estimate(Part):
     low: float | None
     high: float | None
     n: int | None = Field(default=None, exclude=True)
-    """Number of values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `method`, in no
-    report."""
+    """Size of its sample: blocks for a ratio; of two samples, that of the smaller. None if it is not from a sample. Like `method`,
+    not in the JSON."""
     method: IntervalMethod = Field(default="given", exclude=True)
     points: tuple[float, ...] = Field(default=(), exclude=True)
     """The values of a sample that is too small for an interval; they are shown in its place."""

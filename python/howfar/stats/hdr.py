@@ -18,7 +18,6 @@ import numpy as np
 MAX_NS = 345_600_000_000_000
 """Four days, as in the engine's histograms: connecting, warm-up, window and a stall last at most a day each."""
 SIGNIFICANT_DIGITS = 3
-"""Significant digits."""
 
 _PLAIN_COOKIE, _COMPRESSED_COOKIE = 0x1C849313, 0x1C849314
 _OUTER_HEADER = struct.Struct(">II")
@@ -72,12 +71,12 @@ def decode(text: str) -> Counts:
         cookie, length = _OUTER_HEADER.unpack_from(outer)
         if cookie != _COMPRESSED_COOKIE or length != len(outer) - _OUTER_HEADER.size:
             raise ValueError("this is no compressed HDR histogram")
-        reader = zlib.decompressobj()
-        inner = reader.decompress(outer[_OUTER_HEADER.size :], _MAX_BYTES)
+        decompressor = zlib.decompressobj()
+        inner = decompressor.decompress(outer[_OUTER_HEADER.size :], _MAX_BYTES)
         cookie, length, offset, digits, unit, *_ = _INNER_HEADER.unpack_from(inner)
     except (binascii.Error, zlib.error, struct.error) as error:
         raise ValueError(f"a histogram cannot be read: {error}") from None
-    if cookie != _PLAIN_COOKIE or length != len(inner) - _INNER_HEADER.size or not reader.eof:
+    if cookie != _PLAIN_COOKIE or length != len(inner) - _INNER_HEADER.size or not decompressor.eof:
         raise ValueError("an HDR histogram is longer or shorter than it says")
     if (offset, digits, unit) != (0, SIGNIFICANT_DIGITS, 1):
         raise ValueError(f"an HDR histogram of {digits} digits and unit {unit} is not the engine's")
@@ -99,11 +98,11 @@ def _decode_varints(packed: np.ndarray) -> np.ndarray:
         raise ValueError("an HDR histogram ends within a number")
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     lengths = ends - starts + 1
-    longest = int(lengths.max(initial=0))
-    if longest > _MAX_VARINT_BYTES:
+    max_length = int(lengths.max(initial=0))
+    if max_length > _MAX_VARINT_BYTES:
         raise ValueError("a count of an HDR histogram is too large")
     numbers = np.zeros(len(ends), dtype=np.int64)
-    for position in range(longest):
+    for position in range(max_length):
         has_group = lengths > position
         numbers[has_group] |= (packed[starts[has_group] + position].astype(np.int64) & 0x7F) << (7 * position)
     return np.asarray((numbers >> 1) ^ -(numbers & 1))
@@ -122,12 +121,12 @@ def _counts_from_steps(steps: np.ndarray) -> Counts:
 
 def _steps_from_counts(counts: Counts) -> Iterator[int]:
     """The steps that `_counts_from_steps` reads."""
-    last = -1
+    last_bucket = -1
     for bucket in np.flatnonzero(counts.by_bucket).tolist():
-        if (gap := bucket - last - 1) > 0:
+        if (gap := bucket - last_bucket - 1) > 0:
             yield -gap if gap > 1 else 0
         yield int(counts.by_bucket[bucket])
-        last = bucket
+        last_bucket = bucket
 
 
 def _encode_varint(number: int) -> bytes:

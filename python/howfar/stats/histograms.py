@@ -74,8 +74,8 @@ def value_at(merged: Counts, share: float) -> float:
 def share_above(merged: Counts, limit_ns: int) -> float:
     """Share of the samples above `limit_ns`, within the histogram's resolution."""
     total = merged.total
-    first = bisect_right(range(len(merged.by_bucket)), limit_ns, key=bucket_min_ns)
-    return int(merged.by_bucket[first:].sum()) / total if total else 0.0
+    first_bucket_above = bisect_right(range(len(merged.by_bucket)), limit_ns, key=bucket_min_ns)
+    return int(merged.by_bucket[first_bucket_above:].sum()) / total if total else 0.0
 
 
 def curve(merged: Counts) -> tuple[CurvePoint, ...]:
@@ -93,7 +93,7 @@ def curve(merged: Counts) -> tuple[CurvePoint, ...]:
 
 
 def percentile_ms(latency: LatencyMs, points: Sequence[CurvePoint], share: float) -> float | None:
-    """A percentile of the curve; the exact figures replace points that the curve lacks, such as 95 %. None: beyond the curve's end."""
+    """A percentile from the curve, or the exact figure if the curve has no such point (95 %). None beyond the curve's end."""
     if not points or share > points[-1].quantile:
         return None
     exact = {0.5: latency.p50, 0.95: latency.p95, 0.99: latency.p99}

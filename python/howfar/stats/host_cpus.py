@@ -43,7 +43,7 @@ class HostCpus:
         return sum(window.cpus_busy[cpu] for cpu in self.cpus)
 
     def busy_share(self, trials: Sequence[Trial]) -> float | None:
-        """Share of the time that the processors worked: the median of trials. None: no trial reports it."""
+        """Share of the time that the processors worked: the median of trials. None if no trial reports it."""
         windows = [window for trial in trials if (window := self.complete_window(trial)) is not None]
         return median(self.busy_cpus(window) / len(self.cpus) for window in windows) if windows else None
 

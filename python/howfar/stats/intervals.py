@@ -79,14 +79,14 @@ def t_quantile(degrees: int, level: float = CONFIDENCE_LEVEL) -> float:
 def mean_interval(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
     """Arithmetic mean with its t interval, in the unit of `values` (at least one); with fewer than `MIN_BLOCKS` values, the
     estimate has these values instead."""
-    x = np.asarray(values, dtype=np.float64)
-    assert x.size >= 1, "a mean needs a value"
-    mean = float(x.mean())
-    if x.size < MIN_BLOCKS:
-        points = tuple(float(value) for value in x)
+    sample = np.asarray(values, dtype=np.float64)
+    assert sample.size >= 1, "a mean needs a value"
+    mean = float(sample.mean())
+    if sample.size < MIN_BLOCKS:
+        points = tuple(float(value) for value in sample)
         return Estimate(value=mean, low=None, high=None, n=len(points), method="mean", points=points)
-    half_width = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=int(x.size), method="mean")
+    half_width = t_quantile(sample.size - 1, level) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=int(sample.size), method="mean")
 
 
 def mean_of_counts(values: Sequence[float]) -> Estimate:
@@ -98,29 +98,30 @@ def mean_of_counts(values: Sequence[float]) -> Estimate:
 def median_interval(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
     """The median, with values of the sample as its limits: they are valid for any distribution and within the sample's range. Fewer
     than 6 values give no interval."""
-    x = np.sort(np.asarray(values, dtype=np.float64))
-    assert x.size >= 1, "a median needs a value"
-    depth = sign_test_depth(int(x.size), level)
-    low, high = (None, None) if depth is None else (float(x[depth]), float(x[-1 - depth]))
-    return Estimate(value=float(np.median(x)), low=low, high=high, n=int(x.size))
+    sample = np.sort(np.asarray(values, dtype=np.float64))
+    assert sample.size >= 1, "a median needs a value"
+    depth = sign_test_depth(int(sample.size), level)
+    low, high = (None, None) if depth is None else (float(sample[depth]), float(sample[-1 - depth]))
+    return Estimate(value=float(np.median(sample)), low=low, high=high, n=int(sample.size))
 
 
 @lru_cache(maxsize=256)
 def signed_rank_depth(n: int, level: float = CONFIDENCE_LEVEL) -> int | None:
-    """Number of Walsh averages to leave out at each end for signed-rank limits of at least `level`. None: impossible for this n.
+    """Number of Walsh averages to leave out at each end for signed-rank limits of at least `level`. None if n is too small.
 
     The null distribution of the signed-rank sum is counted exactly: the number of subsets of {1..n} with each sum.
     `signed_rank_depth(8)` is 3: the limits are the 4th smallest and 4th largest averages, coverage 96.1 %.
     """
-    counts = [1]
+    # The counts of all sums, each at most 2^n, are the digits of one integer; half of them suffice, as they are symmetric.
+    digit_bytes, sum_count = n // 8 + 1, n * (n + 1) // 4 + 1
+    mask = (1 << 8 * digit_bytes * sum_count) - 1
+    counts = 1
     for rank in range(1, n + 1):
-        next_counts = counts + [0] * rank
-        for total, count in enumerate(counts):
-            next_counts[total + rank] += count
-        counts = next_counts
+        counts += counts << 8 * digit_bytes * rank & mask
+    digits = counts.to_bytes(digit_bytes * sum_count, "little")
     tail, depth = 0, None
-    for total, count in enumerate(counts):
-        tail += count
+    for total in range(sum_count):
+        tail += int.from_bytes(digits[total * digit_bytes : (total + 1) * digit_bytes], "little")
         if 2 * tail / 2**n > 1 - level:
             break
         depth = total
@@ -129,16 +130,16 @@ def signed_rank_depth(n: int, level: float = CONFIDENCE_LEVEL) -> int | None:
 
 def hodges_lehmann(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
     """Median of the pairwise (Walsh) averages, with exact signed-rank limits where n allows them."""
-    x = np.asarray(values, dtype=np.float64)
-    assert x.size >= 1, "an estimate needs a value"
-    first, second = np.triu_indices(x.size)
-    walsh = np.sort((x[first] + x[second]) / 2)
-    depth = signed_rank_depth(int(x.size), level) if x.size >= MIN_RANK_BLOCKS else None
+    sample = np.asarray(values, dtype=np.float64)
+    assert sample.size >= 1, "an estimate needs a value"
+    first, second = np.triu_indices(sample.size)
+    walsh = np.sort((sample[first] + sample[second]) / 2)
+    depth = signed_rank_depth(int(sample.size), level) if sample.size >= MIN_RANK_BLOCKS else None
     median = float(walsh[(walsh.size - 1) // 2] + walsh[walsh.size // 2]) / 2
     if depth is None:
-        return Estimate(value=median, low=None, high=None, n=int(x.size), method="rank")
+        return Estimate(value=median, low=None, high=None, n=int(sample.size), method="rank")
     low, high = float(walsh[depth]), float(walsh[-1 - depth])
-    return Estimate(value=median, low=low, high=high, n=int(x.size), method="rank")
+    return Estimate(value=median, low=low, high=high, n=int(sample.size), method="rank")
 
 
 _ROUNDING = 1e-12
@@ -175,14 +176,14 @@ def _judge_ratio_cached(block_ratios: tuple[float, ...]) -> RatioJudgement:
     """Cached, because the stop rule judges all arms after every trial, although only one of them has a new ratio."""
     logs = [math.log(ratio) for ratio in block_ratios]
     mean, rank = mean_interval(logs), hodges_lehmann(logs)
-    contaminated = rank.low is not None and (
+    is_contaminated = rank.low is not None and (
         _is_outside(mean.value, rank)
         or _is_outside(rank.value, mean)
         or _is_outside(0.0, mean) != _is_outside(0.0, rank)
     )
     sd = float(np.std(logs, ddof=1)) if len(logs) > 1 else None
     return RatioJudgement(
-        reported=exponential(rank if contaminated else mean),
+        reported=exponential(rank if is_contaminated else mean),
         mean=exponential(mean),
         rank=exponential(rank),
         sd_log=sd,
@@ -190,7 +191,7 @@ def _judge_ratio_cached(block_ratios: tuple[float, ...]) -> RatioJudgement:
 
 
 def half_width(ratio: Estimate) -> float | None:
-    """Half the width of a ratio's interval, as a share: 0.02 is "within 2 %". None: no interval.
+    """Half the width of a ratio's interval, as a share: 0.02 is "within 2 %". None without an interval.
 
     It is computed from logarithms as exp(half) - 1, so that it can be compared with a target in percent.
     """
@@ -212,8 +213,8 @@ def interval_text(estimate: Estimate) -> str:
     low, high = estimate.low, estimate.high
     if len(estimate.points) > 1:
         low, high = min(estimate.points), max(estimate.points)
-    narrow = low is not None and high is not None and high - low < NARROW_WIDTH and estimate.value < 1.1
-    digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
+    is_narrow = low is not None and high is not None and high - low < NARROW_WIDTH and estimate.value < 1.1
+    digits = 3 if is_narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
     if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
     if estimate.low is None:
@@ -222,16 +223,16 @@ def interval_text(estimate: Estimate) -> str:
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def limits_text(estimate: Estimate, form: Callable[[float], str]) -> str:
+def limits_text(estimate: Estimate, format_value: Callable[[float], str]) -> str:
     """The limits as text, `[0.1, 0.3]`; empty without an interval."""
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"[{form(estimate.low)}, {form(estimate.high)}]"
+    return f"[{format_value(estimate.low)}, {format_value(estimate.high)}]"
 
 
-def estimate_text(estimate: Estimate, form: Callable[[float], str], without: str = "") -> str:
-    """An estimate as text, `0.2 [0.1, 0.3]`. `without`: text in place of a missing interval."""
-    return f"{form(estimate.value)} {limits_text(estimate, form) or without}".rstrip()
+def estimate_text(estimate: Estimate, format_value: Callable[[float], str], if_missing: str = "") -> str:
+    """An estimate as text, `0.2 [0.1, 0.3]`. `if_missing`: text in place of a missing interval."""
+    return f"{format_value(estimate.value)} {limits_text(estimate, format_value) or if_missing}".rstrip()
 
 
 def share_text(share: float) -> str:
@@ -264,14 +265,14 @@ def excludes_zero(difference: Estimate) -> bool:
 
 
 def are_disjoint(left: Estimate, right: Estimate) -> bool | None:
-    """Whether two intervals have no value in common. None: one of them does not exist."""
+    """Whether two intervals have no value in common. None if either does not exist."""
     if left.low is None or left.high is None or right.low is None or right.high is None:
         return None
     return left.high < right.low or right.high < left.low
 
 
 def noise_floor(aa_ratio: Estimate) -> float | None:
-    """Size of the smallest effect that this session can distinguish from noise, as a share. None: no interval.
+    """Size of the smallest effect that a run can distinguish from noise, as a share. None without an interval.
 
     It is the limit of the A/A arm's ratio that is farther from 1, so that it includes an offset between two equal arms.
     """
@@ -289,7 +290,7 @@ class Threshold:
     """The threshold that a ratio must exceed before it is called different from 1."""
 
     floor: float | None
-    """The noise floor. None: unknown, and nothing is resolved."""
+    """The noise floor. None if unknown; then nothing is resolved."""
     comparisons: int = 1
     """Number of comparisons in the run. A difference is claimed only if its interval at 1 - MAX_FALSE_CLAIMS / comparisons also
     excludes 1 (Bonferroni; Dunn 1961)."""
@@ -316,7 +317,7 @@ def simultaneous(ratio: Estimate, comparisons: int) -> Estimate:
 
 
 def blocks_needed(sd_log: float, target: float, level: float = CONFIDENCE_LEVEL) -> int | None:
-    """Number of blocks until the t interval's half-width is `target` (0.02: 2 %) at this scatter; at least 6. None: more than
+    """Number of blocks until the t interval's half-width is `target` (0.02: 2 %) at this scatter; at least 6. None if more than
     `MAX_BLOCKS`."""
     assert target > 0, "a target width is positive"
     log_target = math.log1p(target)
@@ -342,9 +343,9 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     estimate = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), method="Welch")
     if min(a.size, b.size) < MIN_BLOCKS:
         return exponential(estimate)
-    error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-    total, half_width = error_a + error_b, 0.0
-    if total > 0:
-        degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
-        half_width = student_quantile(degrees, CONFIDENCE_LEVEL) * math.sqrt(total)
+    variance_a, variance_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
+    variance, half_width = variance_a + variance_b, 0.0
+    if variance > 0:
+        degrees = variance**2 / (variance_a**2 / (a.size - 1) + variance_b**2 / (b.size - 1))
+        half_width = student_quantile(degrees, CONFIDENCE_LEVEL) * math.sqrt(variance)
     return exponential(estimate.model_copy(update={"low": difference - half_width, "high": difference + half_width}))

@@ -55,7 +55,7 @@ P = TypeVar("P", bound=Part)
 
 
 def groups_to_leave_out(blocks: Sequence[int]) -> list[frozenset[int]]:
-    """Blocks that are left out each time: one block, or of many blocks every `MAX_GROUPS`th. Empty: too few for an interval."""
+    """Blocks that are left out each time: one block, or of many blocks every `MAX_GROUPS`th. Empty with too few for an interval."""
     if len(blocks) < MIN_BLOCKS:
         return []
     count = min(len(blocks), MAX_GROUPS)
@@ -65,8 +65,8 @@ def groups_to_leave_out(blocks: Sequence[int]) -> list[frozenset[int]]:
 def jackknife_interval(
     full_value: float, without_group: Sequence[float | None], *, signed: bool = False
 ) -> Interval | None:
-    """95 % limits of `full_value`, given the same figure without each group. None: too few groups, a figure that does not exist
-    without one of them (whether it exists is then a matter of chance), or a figure that no block changes, because it is at a bound."""
+    """95 % limits of `full_value`, given the same figure without each group. None if there are too few groups, if the figure
+    does not exist without one of them (then its existence is a matter of chance), or if no block changes it, as at a bound."""
     count = len(without_group)
     known = [value for value in without_group if value is not None]
     if count < MIN_BLOCKS or len(known) < count or not all(map(math.isfinite, (full_value, *known))):
@@ -92,13 +92,13 @@ def jackknife_interval(
 
 
 _ROUNDING = 1e-12
-"""Largest relative change that rounding may cause."""
+"""Relative change that is attributed to rounding."""
 
 
 def interval_over_blocks(full_value: float, block_values: Sequence[float | None]) -> Interval | None:
     """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's limits on
-    logarithms, extended to `full_value` if necessary, because a disturbed block changes the median less. None: fewer blocks have the
-    figure than an interval needs."""
+    logarithms, extended to `full_value` if necessary, because a disturbed block changes the median less. None if too few blocks
+    have the figure."""
     interval = mean_interval([math.log(value) for value in block_values if value is not None and value > 0] or [0.0])
     if interval.low is None or interval.high is None or full_value <= 0:
         return None
@@ -106,11 +106,11 @@ def interval_over_blocks(full_value: float, block_values: Sequence[float | None]
 
 
 @lru_cache(maxsize=64)
-def declares_intervals(kind: type[Part]) -> bool:
-    """Whether a part of this kind, or a part within it, declares a jackknife interval."""
+def declares_intervals(part_type: type[Part]) -> bool:
+    """Whether a part of this type, or a part within it, declares a jackknife interval."""
     return any(
         _JACKKNIFE in field.metadata or any(map(declares_intervals, _part_types_in(field.annotation)))
-        for field in kind.model_fields.values()
+        for field in part_type.model_fields.values()
     )
 
 
@@ -136,8 +136,8 @@ def with_intervals(full_part: P, without_group: Sequence[Part | None]) -> P:
             update[name] = with_intervals(value, [_as_part(other) for other in other_values])
         elif isinstance(value, tuple) and value and isinstance(value[0], Part):
             update[name] = tuple(
-                with_intervals(part, [_matching_part(other, number, part) for other in other_values])
-                for number, part in enumerate(value)
+                with_intervals(part, [_matching_part(other, index, part) for other in other_values])
+                for index, part in enumerate(value)
             )
     return full_part.model_copy(update=update) if update else full_part
 
@@ -146,12 +146,12 @@ def _as_part(value: object) -> Part | None:
     return value if isinstance(value, Part) else None
 
 
-def _matching_part(parts: object, number: int, subject: Part) -> Part | None:
+def _matching_part(parts: object, index: int, subject: Part) -> Part | None:
     """The part with the same subject: at the same index, otherwise at any index."""
     if not isinstance(parts, tuple):
         return None
-    if number < len(parts) and _has_same_subject(subject, parts[number]):
-        return _as_part(parts[number])
+    if index < len(parts) and _has_same_subject(subject, parts[index]):
+        return _as_part(parts[index])
     return next((part for part in parts if _has_same_subject(subject, part)), None)
 
 
@@ -162,10 +162,10 @@ def _has_same_subject(part: Part, other: object) -> bool:
     return all(getattr(part, name) == getattr(other, name) for name in names)
 
 
-def figure_text(value: float, interval: Interval | None, form: Callable[[float], str]) -> str:
+def figure_text(value: float, interval: Interval | None, format_value: Callable[[float], str]) -> str:
     """A figure with its interval, `2.1 [1.9, 2.3]`; the figure alone if it has none, or if both limits have the same digits."""
-    ends = [] if interval is None else [form(end) for end in interval]
-    return form(value) + (f" [{', '.join(ends)}]" if set(ends) - {form(value)} else "")
+    ends = [] if interval is None else [format_value(end) for end in interval]
+    return format_value(value) + (f" [{', '.join(ends)}]" if set(ends) - {format_value(value)} else "")
 
 
 Findings = Mapping[str, Part | None]
@@ -179,8 +179,8 @@ def analyse_with_intervals(
     full_findings = dict(analyse(frozenset(), {}))
     if not any(part is not None and declares_intervals(kinds[key]) for key, part in full_findings.items()):
         return full_findings
-    without = [analyse(group, full_findings) for group in groups_to_leave_out(blocks)]
+    findings_without_groups = [analyse(group, full_findings) for group in groups_to_leave_out(blocks)]
     return {
-        key: part if part is None else with_intervals(part, [findings.get(key) for findings in without])
+        key: part if part is None else with_intervals(part, [findings.get(key) for findings in findings_without_groups])
         for key, part in full_findings.items()
     }

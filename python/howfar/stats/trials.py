@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, median
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from howfar.contract.receipt_messages import Histogram
-from howfar.plan.factors import CONDITIONS, ORDINARY, Level, offered_per_s
-from howfar.plan.types import StoredPlan, WorkloadKind
+from howfar.plan.factor import Level
+from howfar.plan.factors import CONDITIONS, ORDINARY, offered_per_s
+from howfar.plan.kinds import QUERY, Operation
+from howfar.plan.types import StoredPlan
+from howfar.plan.workload import OPERATIONS, WORKLOADS, Unit
 from howfar.stats.histograms import merge_data, value_at
 from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus
 
@@ -19,12 +22,8 @@ PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarde
 
 SERVER_ROLES = ("server", "redis", "memcached")
 
-Value = Callable[[Measured], float | None]
-"""Reads a comparable figure, > 0, from a trial. None: this trial does not have it."""
-
-Unit = Literal["queries", "requests", "pages"]
-"""Kind of operation: a query of SQL, a request to a key-value store, or a page of many round trips to several servers."""
-SINGULAR: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
+FigureReader = Callable[[Measured], float | None]
+"""Reads a figure, > 0, from a trial, to compare arms by it. None if the trial does not have it."""
 
 KEEPS_UP = 0.99
 """Minimum share of the transactions due that an arm with a given rate must answer within the window to keep up with it. If fewer are
@@ -36,23 +35,32 @@ OtherFactors = tuple[tuple[str, Level], ...]
 
 def operation_unit_of(plan: StoredPlan) -> Unit:
     """The kind of operation that this plan's load counts."""
-    units: dict[WorkloadKind, Unit] = {"key_value": "requests", "page": "pages"}
-    return units.get(plan.workload.kind, "queries") if plan.workload else "queries"
+    return (WORKLOADS[plan.workload.kind].operation if plan.workload else QUERY).plural
+
+
+def singular(unit: Unit) -> str:
+    """`page` for `pages`."""
+    return OPERATIONS[unit].singular
 
 
 def operations_in(counts: Any, unit: Unit) -> int:
-    """Number of operations in `counts`, which counts transactions and queries. A page is one operation, whatever its queries."""
-    return int(counts.transactions if unit == "pages" else counts.queries)
+    """Number of operations in `counts`, which counts transactions and queries."""
+    return int(counts.transactions if OPERATIONS[unit].is_composite else counts.queries)
 
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The good trials of a run, `trials[arm][block]` and `good[arm][block]`, blocks ascending. Void trials are not among them."""
+    """The good trials of a run, by arm and block in ascending order: as stored in `trials`, and their measurements in `good`."""
 
     run: Run
     unit: Unit
     trials: dict[str, dict[int, Trial]]
     good: dict[str, dict[int, Measured]]
+
+    @property
+    def operation(self) -> Operation:
+        """What the load counts as done."""
+        return OPERATIONS[self.unit]
 
     @property
     def main_arms(self) -> list[Arm]:
@@ -79,15 +87,15 @@ class TrialTable:
         return baseline
 
     def compared_reference(self, arm: Arm) -> Arm | None:
-        """The reference that an arm is compared with. None: the arm is the reference, or has a given rate (which is no result) that
-        the reference does not have."""
-        other = self.reference(arm)
-        if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
+        """The reference that an arm is compared with. None if the arm is the reference, or has a given rate (which is no
+        result) that the reference does not have."""
+        reference = self.reference(arm)
+        if reference is None or reference.name == arm.name:
             return None
-        return other
+        return reference if offered_per_s(reference.factors) == offered_per_s(arm.factors) else None
 
     def answered_shares(self, arm: Arm) -> list[float]:
-        """Share of the transactions due that were answered in time, for each good trial of an arm. Empty: no given rate."""
+        """Share of the transactions due that were answered in time, for each good trial of an arm. Empty without a given rate."""
         arrivals = [trial.receipt.arrivals for trial in self.trials[arm.name].values()]
         return [receipt.answered / receipt.due for receipt in arrivals if receipt is not None and receipt.due]
 
@@ -115,25 +123,26 @@ class TrialTable:
         return self.operations(measured) / (measured.elapsed_ns / 1e9)
 
     def role_cpu_us(self, measured: Measured, role: str) -> float | None:
-        """CPU microseconds per operation of one role. None: no such part on this path."""
+        """CPU microseconds per operation of one role. None if this path has no such part."""
         cpu_ns = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
         operations = self.operations(measured)
         return sum(cpu_ns) / 1e3 / operations if cpu_ns and operations else None
 
     def path_cpu_us(self, measured: Measured) -> float | None:
-        """CPU microseconds per operation of the whole path. None: unknown, as for a server that howfar did not start."""
+        """CPU microseconds per operation of the whole path. None if unknown, as for a server that howfar did not start."""
         if not any(cpu.role in SERVER_ROLES for cpu in measured.cpu):
             return None
         return sum(self.role_cpu_us(measured, role) or 0.0 for role in PATH_ROLES) or None
 
-    def block_ratios(self, arm: str, reference: str, value: Value | None = None) -> list[float]:
-        """Ratios of `arm` to `reference` for each block in which both are good; of throughput, unless `value` says otherwise."""
-        value = value or self.rate
+    def block_ratios(self, arm: str, reference: str, read_figure: FigureReader | None = None) -> list[float]:
+        """Ratios of `arm` to `reference` for each block in which both are good; of throughput, unless `read_figure` reads another
+        figure."""
+        read_figure = read_figure or self.rate
         ratios = []
         for block, measured in self.good.get(arm, {}).items():
             other = self.good.get(reference, {}).get(block)
-            numerator = value(measured)
-            denominator = value(other) if other is not None else None
+            numerator = read_figure(measured)
+            denominator = read_figure(other) if other is not None else None
             if numerator and denominator:
                 ratios.append(numerator / denominator)
         return ratios
@@ -161,15 +170,19 @@ def median_latency_ns(measured: Measured) -> float | None:
     return float(histogram.p50_ns) if histogram else None
 
 
-_MIN_PER_CONNECTION = 200
+_MIN_TRANSACTIONS_PER_CONNECTION = 200
 """Transactions per connection in a window: with fewer, those that the window's ends cut off make the count inaccurate."""
 
 
 def closed_loop_per_s(measured: Measured, threads: int) -> float:
-    """Transactions per second of a closed loop: counted over the window. If each connection made only a few: connections divided by
-    the mean transaction time, which is the same without pauses and does not depend on where the window ends."""
+    """Transactions per second of a closed loop, counted over the window. If each connection made only a few, connections divided by
+    the mean transaction time: without pauses that is the same, and it does not depend on where the window ends."""
     histogram = transaction_histogram(measured)
-    if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _MIN_PER_CONNECTION * threads:
+    if (
+        histogram is not None
+        and histogram.mean_ns > 0
+        and measured.transactions < _MIN_TRANSACTIONS_PER_CONNECTION * threads
+    ):
         return threads * 1e9 / histogram.mean_ns
     return measured.transactions / (measured.elapsed_ns / 1e9)
 
@@ -179,7 +192,7 @@ MIN_BEYOND_QUANTILE = 10
 
 
 def quantile_ms(measured: Measured, share: float) -> float | None:
-    """A quantile of one trial. None: fewer than `MIN_BEYOND_QUANTILE` transactions lie beyond it."""
+    """A quantile of one trial. None if fewer than `MIN_BEYOND_QUANTILE` transactions lie beyond it."""
     histogram = transaction_histogram(measured)
     if histogram is None or histogram.count * (1 - share) < MIN_BEYOND_QUANTILE:
         return None
@@ -198,8 +211,8 @@ def p99_ms(measured: Measured) -> float | None:
 
 
 def others_cpus_in_trial(trial: Trial) -> float | None:
-    """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own sampling. None: void, or not
-    recorded, as for a server that dies in the trial."""
+    """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own sampling. None for a void trial, or
+    if not recorded, as for a server that dies in the trial."""
     window = trial.window
     if window is not None and window.cpus_busy:
         busy: float | None = sum(
@@ -223,7 +236,7 @@ def second_writer_cpus(trial: Trial) -> float:
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:
-    """Median over trials of the CPUs that other processes used, see `others_cpus_in_trial`. None: no trial reports it."""
+    """Median over trials of the CPUs that other processes used, see `others_cpus_in_trial`. None if no trial reports it."""
     known = [others for trial in trials if (others := others_cpus_in_trial(trial)) is not None]
     return median(known) if known else None
 

@@ -30,18 +30,18 @@ pub(crate) trait Peer: Read + Write {}
 impl<T: Read + Write> Peer for T {}
 
 /// An endless answer: its name, its first bytes, and the bytes that then repeat.
-type Endless = (&'static str, Vec<u8>, Vec<u8>);
+type EndlessAnswer = (&'static str, Vec<u8>, Vec<u8>);
 
-/// A server of one protocol up to the first request, and the answers that it may then give.
+/// How a server of one protocol serves a connection up to the first request, and the answers that it may give to that request.
 struct Script {
     name: &'static str,
-    /// Serves the exchange in clear text before TLS; `None` if the protocol has no TLS here.
+    /// Serves the exchange in clear text before TLS; `None` if these tests do not use TLS with the protocol.
     before_tls: Option<fn(&mut UnixStream) -> io::Result<()>>,
-    /// Serves up to the first request, which is read but not answered. The argument tells whether the connection is over TLS.
+    /// Serves up to the first request, which it reads. The argument tells whether the connection is over TLS.
     serve_login: fn(&mut dyn Peer, bool) -> io::Result<()>,
     /// A valid answer.
     answer: fn() -> Vec<u8>,
-    endless: fn() -> Vec<Endless>,
+    endless: fn() -> Vec<EndlessAnswer>,
     /// Names and bytes of inconsistent answers that the engine detects at once.
     inconsistent: fn() -> Vec<(&'static str, Vec<u8>)>,
     job: fn(&str) -> Value,
@@ -54,11 +54,11 @@ static SCRIPTS: [Script; 7] = [
             stream.write_all(&greeting_with_tls())?;
             expect_packet(stream).map(drop)
         }),
-        serve_login: |stream, encrypted| {
-            if !encrypted {
+        serve_login: |stream, is_encrypted| {
+            if !is_encrypted {
                 stream.write_all(&greeting())?;
             }
-            serve_login_until_query(stream, 2 + u8::from(encrypted))
+            serve_login_until_query(stream, 2 + u8::from(is_encrypted))
         },
         answer: || [result_header(), packet(4, b"\x01a"), packet(5, EOF)].concat(),
         endless: || {
@@ -112,7 +112,7 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "resp",
         before_tls: Some(|_| Ok(())),
-        serve_login: |stream, _| serve_until_key_request(stream, &[REDIS], b"GET"),
+        serve_login: |stream, _| serve_until_key_request(stream, &[REDIS_QUERY], b"GET"),
         answer: || b"$3\r\nabc\r\n".to_vec(),
         endless: || {
             vec![
@@ -138,7 +138,7 @@ static SCRIPTS: [Script; 7] = [
         before_tls: Some(|_| Ok(())),
         serve_login: |stream, _| {
             let hello = (&b"HELLO\r\n$1\r\n3\r\n"[..], &b"%1\r\n+proto\r\n:3\r\n"[..]);
-            serve_until_key_request(stream, &[hello, REDIS], b"GET")
+            serve_until_key_request(stream, &[hello, REDIS_QUERY], b"GET")
         },
         answer: || b"|1\r\n+ttl\r\n:9\r\n=7\r\ntxt:abc\r\n".to_vec(),
         endless: || {
@@ -290,10 +290,10 @@ fn store(path: &str, protocol: &str) -> Value {
     job
 }
 
-/// The last bytes of the request for Redis' version and connection id, and the answer.
-const REDIS: (&[u8], &[u8]) = (b"ID\r\n", b"+redis_version:7\r\n:1\r\n");
+/// The query for Redis' version and connection id: the last bytes of the request, and the answer.
+const REDIS_QUERY: (&[u8], &[u8]) = (b"ID\r\n", b"+redis_version:7\r\n:1\r\n");
 
-/// Serve a store's connection until the first request with `command`. Each query is the last bytes of a request, and its answer.
+/// Serve a store's connection until the first request with `command`. `queries`: last bytes of requests before it, and their answers.
 fn serve_until_key_request(
     stream: &mut dyn Peer,
     queries: &[(&[u8], &[u8])],
@@ -357,14 +357,14 @@ struct Case {
     script: &'static Script,
     is_encrypted: bool,
     has_ring: bool,
-    /// Index of the attack.
-    index: usize,
+    /// The attack's index in its list.
+    attack_index: usize,
     name: String,
 }
 
 impl Case {
-    /// The cases of all scripts, whose attacks `attack_names` lists. In clear text under epoll these are all attacks; over a ring with
-    /// TLS, which is slow without optimisation, only the first; else the first two, or all in a thorough run.
+    /// The cases of all scripts, whose attacks `attack_names` lists. In clear text under epoll, all attacks are tested; over a ring with
+    /// TLS, which is slow without optimisation, only the first; otherwise the first two, or all in a thorough run.
     fn all(attack_names: impl Fn(&Script) -> Vec<String>) -> Vec<Case> {
         let mut cases = Vec::new();
         for script in &SCRIPTS {
@@ -386,11 +386,11 @@ impl Case {
                     _ => 2,
                 };
                 let names = attack_names(script).into_iter().enumerate();
-                cases.extend(names.take(max_attacks).map(|(index, name)| Case {
+                cases.extend(names.take(max_attacks).map(|(attack_index, name)| Case {
                     script,
                     is_encrypted,
                     has_ring,
-                    index,
+                    attack_index,
                     name: format!("{}-{channel}-{name}", script.name),
                 }));
             }
@@ -504,7 +504,7 @@ fn an_endless_answer() {
         let answers = (script.endless)().into_iter();
         answers.map(|(name, ..)| name.to_owned()).collect()
     }) {
-        let (_, first_bytes, repeated) = (case.script.endless)().swap_remove(case.index);
+        let (_, first_bytes, repeated) = (case.script.endless)().swap_remove(case.attack_index);
         let fake = case.start_server(move |stream| {
             stream.write_all(&first_bytes)?;
             send_forever(stream, &repeated)
@@ -518,8 +518,10 @@ fn an_endless_answer() {
 fn an_answer_cut_anywhere() {
     // All channels have the same decoder: answers are cut at each byte in clear text under epoll, and at every fifth byte elsewhere.
     let cases = Case::all(cut_names).into_iter();
-    for case in cases.filter(|case| case.index % 5 == 0 || !(case.is_encrypted || case.has_ring)) {
-        let (answer, length) = ((case.script.answer)(), case.index);
+    for case in
+        cases.filter(|case| case.attack_index % 5 == 0 || !(case.is_encrypted || case.has_ring))
+    {
+        let (answer, length) = ((case.script.answer)(), case.attack_index);
         let fake = case.start_server(move |stream| stream.write_all(&answer[..length]));
         case.check_failure(&fake, &["server_gone"]);
     }
@@ -531,7 +533,7 @@ fn an_inconsistent_answer() {
         let answers = (script.inconsistent)().into_iter();
         answers.map(|(name, _)| name.to_owned()).collect()
     }) {
-        let (_, answer) = (case.script.inconsistent)().swap_remove(case.index);
+        let (_, answer) = (case.script.inconsistent)().swap_remove(case.attack_index);
         let fake = case.start_server(move |stream| {
             stream.write_all(&answer)?;
             // Wait until the engine closes the connection.

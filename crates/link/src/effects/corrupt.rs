@@ -1,7 +1,7 @@
 //! Corruption on the line: a segment arrives with one bit flipped and its checksum unchanged.
 //!
-//! The bit is one of the payload, or of the transport header if there is no payload; never one that no checksum covers (padding,
-//! the frame header). A UDP datagram over IPv4 without a checksum is delivered with the error, as on a real line.
+//! The bit is in the payload, or in the transport header if there is no payload: padding and the frame header have no checksum.
+//! A UDP datagram over IPv4 without a checksum is delivered with the error, as on a real line.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ const EXTENSIONS: [u8; 3] = [0, 43, 60];
 /// Maximum number of such headers that are followed.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Which segments are corrupted, and where.
+/// Decides which segments are corrupted, and where.
 #[derive(Debug)]
 pub(crate) struct Corrupt {
     pub(crate) events: RandomEvents<Independent>,
@@ -30,7 +30,7 @@ impl Corrupt {
         }
     }
 
-    /// Decide on the next segment; returns its flaw if it is corrupted.
+    /// Decide on the next segment; returns its flaw, a random number that selects the bit, if it is corrupted.
     pub(crate) fn next_flaw(&mut self) -> Option<u32> {
         self.events.step().then(|| self.flaws.bits() as u32)
     }
@@ -73,13 +73,13 @@ fn write_checksum(frame: &mut [u8], end: usize, vnet: Vnet) -> bool {
         return false;
     }
     let sum = !fold_carries(sum_words(&frame[start..end]));
-    // The same number in one's complement, and for UDP the only valid form: zero means no checksum.
+    // In one's complement 0xffff equals zero; UDP requires 0xffff, because zero means that there is no checksum.
     let sum = if sum == 0 { 0xffff } else { sum };
     frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     true
 }
 
-/// The bytes of which one may be corrupted; never empty.
+/// The range of bytes in which a bit may be flipped; never empty.
 fn corruptible_bytes(frame: &[u8]) -> Range<usize> {
     let after_ethernet = ETHERNET_LEN..frame.len();
     let Some((transport, protocol, end)) = locate_transport(frame) else {

@@ -1,7 +1,7 @@
-//! A random effect across changes of the link's settings: an effect whose settings stay the same continues where it is, and an
-//! effect that begins uses numbers that this link has not used yet.
+//! Keeps a random effect when the link's settings change: an effect whose own settings stay the same continues its sequence, and an
+//! effect that begins uses random numbers that this link has not used yet.
 //!
-//! Both matter. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: if the
+//! A script that changes the delay ten times a second must not repeat the first decisions ten times a second: if the
 //! first loss came after more segments than pass between two changes, nothing would ever be lost.
 
 use super::random_stream::RandomStream;
@@ -38,14 +38,14 @@ impl<S: PartialEq + Clone, E> EffectSlot<S, E> {
         spec: Option<&S>,
         make: impl FnOnce(&S, &dyn Fn(&str) -> RandomStream) -> E,
     ) {
-        // While the effect is off its seed means nothing: an idle link may have any.
-        let same_seed = spec.is_none() || self.seed == Some(direction.seed);
-        if same_seed && self.spec.as_ref() == spec {
+        // While the effect is off, a change of the seed has no effect on it.
+        let is_same_seed = spec.is_none() || self.seed == Some(direction.seed);
+        if is_same_seed && self.spec.as_ref() == spec {
             return;
         }
         self.spec = spec.cloned();
         self.effect = spec.map(|spec| {
-            if !same_seed {
+            if !is_same_seed {
                 (self.seed, self.times_begun) = (Some(direction.seed), 0);
             }
             let times_begun = self.times_begun;
@@ -82,14 +82,14 @@ mod tests {
     /// A random number of an effect after each of the steps (seed and settings).
     fn numbers_after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
         let mut effect = EffectSlot::off("test");
-        let mut seen = Vec::new();
+        let mut numbers = Vec::new();
         for (seed, spec) in steps {
             let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}}}"#);
             let direction: Direction = serde_json::from_str(&text).expect("the direction is valid");
             effect.set_one_stream(&direction, spec.as_ref(), |_, random| random);
-            seen.push(effect.get().map(RandomStream::bits));
+            numbers.push(effect.get().map(RandomStream::bits));
         }
-        seen
+        numbers
     }
 
     #[test]
@@ -101,16 +101,16 @@ mod tests {
 
     #[test]
     fn a_restarted_effect_uses_new_numbers() {
-        // Changed, changed back, switched off with another seed, and on again.
-        let seen = numbers_after(&[
+        // The settings are changed and changed back; the effect is switched off with another seed, and on again.
+        let numbers = numbers_after(&[
             (7, Some(1)),
             (7, Some(2)),
             (7, Some(1)),
             (0, None),
             (7, Some(1)),
         ]);
-        let distinct: std::collections::BTreeSet<_> = seen.iter().flatten().collect();
-        assert_eq!(distinct.len(), 4, "{seen:?}");
+        let distinct: std::collections::BTreeSet<_> = numbers.iter().flatten().collect();
+        assert_eq!(distinct.len(), 4, "{numbers:?}");
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Faults {
         faults
     }
 
-    /// Change the requested effects.
+    /// Apply the requested effects.
     pub(crate) fn set(&mut self, direction: &Direction) {
         let positive = |chance: f64| (chance > 0.0).then_some(chance);
         self.loss

@@ -40,8 +40,8 @@ impl Jitter {
     }
 }
 
-/// The value that the share `tail` of the Lomax distribution (Pareto shifted to begin at zero) exceeds. The scale that yields the
-/// mean is mean × (shape - 1).
+/// The value that a share `tail` of all samples exceeds, for the Lomax distribution (Pareto shifted to begin at zero). Its scale is
+/// mean × (shape - 1).
 fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
     let scale = mean as f64 * (shape - 1.0);
     (scale * (tail.powf(-1.0 / shape) - 1.0)).min(MAX_EXTRA)
@@ -77,34 +77,37 @@ mod tests {
         values.iter().map(|value| transform(*value)).sum::<f64>() / values.len() as f64
     }
 
-    /// Check a share of n samples that should be p: binomial. Double the interval is less than 2 % of p, so that an error of 2 %
-    /// would be seen.
-    fn assert_share(seen: f64, expected: f64) {
+    /// Check that a share of the samples is as expected, within the interval of a binomial distribution. Twice the interval is less than
+    /// 2 % of the share, so that an error of 2 % is detected.
+    fn assert_share(actual: f64, expected: f64) {
         let interval = INTERVAL * (expected * (1.0 - expected) / f64::from(COUNT)).sqrt();
-        assert!((seen - expected).abs() < interval, "{seen} for {expected}");
+        assert!(
+            (actual - expected).abs() < interval,
+            "{actual} for {expected}"
+        );
     }
 
     #[test]
     fn normal_has_its_mean_deviation_and_tail() {
         let deviation = 2_000_000.0;
-        let seen = values(
+        let samples = values(
             &job::Jitter::Normal {
                 deviation_ns: 2_000_000,
             },
             6,
         );
         let root = f64::from(COUNT).sqrt();
-        assert!(mean(&seen, |value| value).abs() < INTERVAL * deviation / root);
-        // The relative error of an estimated deviation is 1 / sqrt(2 n): 0.1 % in the interval, so that 2 % is far outside.
-        let spread = mean(&seen, |value| value * value).sqrt();
+        assert!(mean(&samples, |value| value).abs() < INTERVAL * deviation / root);
+        // The relative error of an estimated deviation is 1 / sqrt(2 n): 0.1 % in the interval, so an error of 2 % is far outside.
+        let spread = mean(&samples, |value| value * value).sqrt();
         assert!(
             (spread / deviation - 1.0).abs() < INTERVAL / (2.0_f64.sqrt() * root),
             "{spread}"
         );
-        // Beyond one and beyond three deviations, both sides: 0.317311 and 0.002700.
+        // The shares of values beyond one and three deviations, on both sides.
         for (deviations, share) in [(1.0, 0.317_310_5), (3.0, 0.002_699_8)] {
             assert_share(
-                mean(&seen, |value| {
+                mean(&samples, |value| {
                     f64::from(value.abs() > deviations * deviation)
                 }),
                 share,
@@ -116,7 +119,7 @@ mod tests {
     fn pareto_has_its_mean_and_tail() {
         // With shape 5 the fourth moment is finite, so that errors of mean and deviation can be computed: variance = mean^2 shape / (shape - 2).
         let (nominal_mean, shape) = (1_000_000_u64, 5.0);
-        let seen = values(
+        let samples = values(
             &job::Jitter::Pareto {
                 mean_ns: nominal_mean,
                 shape,
@@ -127,18 +130,18 @@ mod tests {
         let deviation = nominal_mean * (shape / (shape - 2.0_f64)).sqrt();
         let error = INTERVAL * deviation / f64::from(COUNT).sqrt();
         assert!(2.0 * error < 0.02 * nominal_mean, "the test can fail");
-        assert!((mean(&seen, |value| value) - nominal_mean).abs() < error);
-        assert!(seen.iter().all(|value| *value >= 0.0));
-        // Survival at t: (1 + t / scale)^-shape, scale = 4 ms.
-        for t in [1e6, 4e6, 12e6] {
-            let survival = (1.0_f64 + t / (nominal_mean * (shape - 1.0))).powf(-shape);
-            assert_share(mean(&seen, |value| f64::from(value > t)), survival);
+        assert!((mean(&samples, |value| value) - nominal_mean).abs() < error);
+        assert!(samples.iter().all(|value| *value >= 0.0));
+        // The share beyond a time t is (1 + t / scale)^-shape, with a scale of 4 ms.
+        for time in [1e6, 4e6, 12e6] {
+            let survival = (1.0_f64 + time / (nominal_mean * (shape - 1.0))).powf(-shape);
+            assert_share(mean(&samples, |value| f64::from(value > time)), survival);
         }
     }
 
     #[test]
     fn empirical_values_have_equal_chances() {
-        let seen = values(
+        let samples = values(
             &job::Jitter::Empirical {
                 extra_ns: vec![5, 70, 900, 900],
             },
@@ -146,7 +149,7 @@ mod tests {
         );
         for (value, share) in [(5.0, 0.25), (70.0, 0.25), (900.0, 0.5)] {
             assert_share(
-                mean(&seen, |sample| f64::from((sample - value).abs() < 0.5)),
+                mean(&samples, |sample| f64::from((sample - value).abs() < 0.5)),
                 share,
             );
         }

@@ -58,15 +58,15 @@ pub(crate) struct State {
     loss_chance: f64,
 }
 
-/// The Gilbert-Elliott chain. It begins in the good state; the current state decides on a segment, and then the chain takes its
-/// step. The length of a stay in a state and, within that stay, the distance to the next loss are sampled. Both are geometric and
+/// The Gilbert-Elliott chain. It begins in the good state; the current state decides on a segment, and then the chain may change its
+/// state. The length of a stay in a state and, within that stay, the distance to the next loss are sampled. Both are geometric and
 /// memoryless, so that the distance may be sampled anew when a stay begins.
 #[derive(Debug)]
 pub(crate) struct Bursts {
     random: RandomStream,
     current: State,
     other: State,
-    /// Segments for which the chain stays in its state.
+    /// Number of segments for which the chain still stays in its current state.
     stay: u64,
 }
 
@@ -90,17 +90,17 @@ fn sample_stay(random: &mut RandomStream, state: State) -> u64 {
 impl GapSource for Bursts {
     fn next(&mut self) -> Gap {
         let distance = sample_geometric(&mut self.random, self.current.loss_chance);
-        let hit = distance < self.stay;
+        let is_hit = distance < self.stay;
         let clean = distance.min(self.stay);
         // An endless stay (the state is never left) does not run out.
         if self.stay < u64::MAX {
-            self.stay -= clean + u64::from(hit);
+            self.stay -= clean + u64::from(is_hit);
         }
         if self.stay == 0 {
             std::mem::swap(&mut self.current, &mut self.other);
             self.stay = sample_stay(&mut self.random, self.current);
         }
-        Gap { clean, hit }
+        Gap { clean, is_hit }
     }
 }
 
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_chain_that_alternates_is_exact() {
-        // Left at once, nothing lost in the good state, everything in the bad one: every second segment.
+        // The chain leaves each state after one segment and loses segments only in the bad one: every second segment is lost.
         let mut loss = bursts(1.0, 1.0, 0.0, 1.0, 3);
-        let seen: Vec<_> = (0..8).map(|_| loss.step()).collect();
-        assert_eq!(seen, [false, true, false, true, false, true, false, true]);
+        let losses: Vec<_> = (0..8).map(|_| loss.step()).collect();
+        assert_eq!(losses, [false, true, false, true, false, true, false, true]);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let mut bad = bursts(1.0, 0.0, 0.0, 1.0, 3);
         assert!(!bad.step());
         assert!((0..100_000).all(|_| bad.step()));
-        // Nothing is ever lost, whatever the state.
+        // Neither state loses anything.
         let mut none = bursts(0.5, 0.5, 0.0, 0.0, 3);
         assert_eq!(none.count_clean(100_000), 100_000);
     }
@@ -171,29 +171,29 @@ mod tests {
         );
     }
 
-    /// With loss in both states: the shares of losses and of two losses in a row are within 1 % and 1.5 % of those of a chain
-    /// stepped naively.
+    /// If both states lose segments, the shares of losses and of two losses in a row are within 1 % and 1.5 % of those of a chain
+    /// that draws random numbers for every segment.
     #[test]
     fn sampled_stays_lose_as_single_steps_do() {
         let (to_bad, to_good, loss_good, loss_bad) = (0.05, 0.2, 0.1, 0.7);
         let n = 4_000_000;
-        let tally = |hit: &mut dyn FnMut() -> bool| {
-            let (mut single, mut double, mut was_hit) = (0_u32, 0_u32, false);
+        let tally = |is_next_lost: &mut dyn FnMut() -> bool| {
+            let (mut single, mut double, mut was_lost) = (0_u32, 0_u32, false);
             for _ in 0..n {
-                let is_hit = hit();
-                single += u32::from(is_hit);
-                double += u32::from(is_hit && was_hit);
-                was_hit = is_hit;
+                let is_lost = is_next_lost();
+                single += u32::from(is_lost);
+                double += u32::from(is_lost && was_lost);
+                was_lost = is_lost;
             }
             (f64::from(single), f64::from(double))
         };
         let mut loss = bursts(to_bad, to_good, loss_good, loss_bad, 21);
         let sampled = tally(&mut || loss.step());
-        let (mut naive, mut bad) = (RandomStream::new(22, "naive"), false);
+        let (mut naive, mut is_bad) = (RandomStream::new(22, "naive"), false);
         let single = tally(&mut || {
-            let hit = naive.unit() <= if bad { loss_bad } else { loss_good };
-            bad ^= naive.unit() <= if bad { to_good } else { to_bad };
-            hit
+            let is_lost = naive.unit() <= if is_bad { loss_bad } else { loss_good };
+            is_bad ^= naive.unit() <= if is_bad { to_good } else { to_bad };
+            is_lost
         });
         assert!(
             (sampled.0 / single.0 - 1.0).abs() < 0.01,

@@ -4,8 +4,8 @@
 use super::Nanos;
 use crate::job::Outage;
 
-/// When the line is down. Queries come in order of time, so that between two changes a query costs one comparison, however long the
-/// schedule.
+/// Tells when the line is down. Queries must come in order of time: between two changes of the state, a query costs one comparison,
+/// however long the schedule is.
 #[derive(Debug)]
 pub(crate) struct Outages {
     spec: Vec<Outage>,
@@ -46,7 +46,7 @@ impl Outages {
     }
 }
 
-/// Whether one outage lasts at `time`, and until when this holds.
+/// Whether the line is down at `time` because of this outage, and until when this state lasts.
 fn state_at(outage: &Outage, time: Nanos) -> (bool, Nanos) {
     let Some(elapsed) = time.checked_sub(outage.at_ns) else {
         return (false, outage.at_ns);
@@ -81,15 +81,15 @@ mod tests {
     #[test]
     fn the_line_is_down_from_the_start_to_just_before_the_end() {
         let mut outages = Outages::new(&[outage(100, 10, None)], 1_000);
-        let seen = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.is_down(at));
-        assert_eq!(seen, [false, false, true, true, false, false]);
+        let states = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.is_down(at));
+        assert_eq!(states, [false, false, true, true, false, false]);
     }
 
     #[test]
     fn an_outage_repeats_after_its_period() {
         let mut outages = Outages::new(&[outage(5, 2, Some(10))], 0);
-        let down: Vec<_> = (0..40).filter(|at| outages.is_down(*at)).collect();
-        assert_eq!(down, [5, 6, 15, 16, 25, 26, 35, 36]);
+        let down_times: Vec<_> = (0..40).filter(|at| outages.is_down(*at)).collect();
+        assert_eq!(down_times, [5, 6, 15, 16, 25, 26, 35, 36]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The queue before the bottleneck: it is bounded in bytes, drops at its tail, and decides on each segment separately.
 
-/// Drop tail. The limit counts wire bytes, including the unsent rest of the segment being sent.
+/// A drop-tail queue. Its limit counts bytes on the wire, including the unsent rest of the segment being sent.
 #[derive(Debug)]
 pub(crate) struct DropTail {
     limit: u64,
@@ -11,9 +11,9 @@ impl DropTail {
         Self { limit }
     }
 
-    /// Whether a segment of `wire` bytes may join a queue that holds `backlog` bytes. An idle bottleneck takes any segment.
-    pub(crate) fn admits(&self, backlog: u64, wire: u64) -> bool {
-        backlog == 0 || self.fits(backlog + wire)
+    /// Whether a segment of `wire_bytes` may join a queue that holds `backlog` bytes. An idle bottleneck takes any segment.
+    pub(crate) fn admits(&self, backlog: u64, wire_bytes: u64) -> bool {
+        backlog == 0 || self.fits(backlog + wire_bytes)
     }
 
     /// Whether a queue of `bytes` is within the limit.

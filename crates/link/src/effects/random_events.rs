@@ -1,13 +1,14 @@
-//! Which passing segments an effect hits, found without a random number for each: the distance to the next hit is random instead, so
-//! that a chance of one in a million costs nothing for all other segments.
+//! Decides which segments an effect hits. It draws the distance to the next hit instead of a random number for each segment, so that
+//! a chance of one in a million costs nothing for all other segments.
 
 use super::random_stream::RandomStream;
 
-/// A number of segments that pass untouched (`clean`), and whether the one after them is hit (true) or still undecided (false).
+/// A number of segments that the effect spares (`clean`), and whether it hits the segment after them. If `is_hit` is false, the next gap
+/// decides on that segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) clean: u64,
-    pub(crate) hit: bool,
+    pub(crate) is_hit: bool,
 }
 
 /// A source of successive gaps.
@@ -27,17 +28,17 @@ impl<S: GapSource> RandomEvents<S> {
     pub(crate) fn new(source: S) -> Self {
         let gap = Gap {
             clean: 0,
-            hit: false,
+            is_hit: false,
         };
         Self { source, gap }
     }
 
     /// How many segments pass before one is hit, at most `max`.
     pub(crate) fn count_clean(&mut self, max: u32) -> u32 {
-        while !self.gap.hit && self.gap.clean < u64::from(max) {
+        while !self.gap.is_hit && self.gap.clean < u64::from(max) {
             let next = self.source.next();
             self.gap.clean = self.gap.clean.saturating_add(next.clean);
-            self.gap.hit = next.hit;
+            self.gap.is_hit = next.is_hit;
         }
         self.gap.clean.min(u64::from(max)) as u32
     }
@@ -53,13 +54,13 @@ impl<S: GapSource> RandomEvents<S> {
 
     /// Pass over one segment; returns whether it is hit.
     pub(crate) fn step(&mut self) -> bool {
-        let hit = self.count_clean(1) == 0;
-        if hit {
-            self.gap.hit = false;
+        let is_hit = self.count_clean(1) == 0;
+        if is_hit {
+            self.gap.is_hit = false;
         } else {
             self.skip(1);
         }
-        hit
+        is_hit
     }
 }
 
@@ -80,7 +81,7 @@ impl GapSource for Independent {
     fn next(&mut self) -> Gap {
         Gap {
             clean: sample_geometric(&mut self.random, self.chance),
-            hit: self.chance > 0.0,
+            is_hit: self.chance > 0.0,
         }
     }
 }
@@ -119,19 +120,19 @@ mod tests {
     fn skipping_gives_the_same_hits_as_single_steps() {
         let steps = hits(0.03, 9, 50_000);
         let mut events = RandomEvents::new(Independent::new(RandomStream::new(9, "test"), 0.03));
-        let mut seen = Vec::new();
+        let mut skipping_hits = Vec::new();
         for max in (1..60).cycle() {
             let clean = events.count_clean(max);
             events.skip(clean);
-            seen.extend(std::iter::repeat_n(false, clean as usize));
+            skipping_hits.extend(std::iter::repeat_n(false, clean as usize));
             if clean < max {
-                seen.push(events.step());
+                skipping_hits.push(events.step());
             }
-            if seen.len() >= steps.len() {
+            if skipping_hits.len() >= steps.len() {
                 break;
             }
         }
-        assert_eq!(seen[..steps.len()], steps[..]);
+        assert_eq!(skipping_hits[..steps.len()], steps[..]);
     }
 
     /// The number of hits among n segments with chance p is binomial with mean n p. Twice the 99 % interval is less than 2 % of the
@@ -140,12 +141,12 @@ mod tests {
     fn the_hit_rate_matches_the_requested_chance() {
         for (chance, count) in [(0.01, 8_000_000_u32), (0.3, 1_000_000), (0.97, 1_000_000)] {
             let n = f64::from(count);
-            let seen = hits(chance, 4, count).iter().filter(|hit| **hit).count() as f64;
+            let hit_count = hits(chance, 4, count).iter().filter(|hit| **hit).count() as f64;
             let interval = 2.58 * (n * chance * (1.0 - chance)).sqrt();
             assert!(2.0 * interval < 0.02 * n * chance, "the test can fail");
             assert!(
-                (seen - n * chance).abs() < interval,
-                "{seen} of {n} at {chance}"
+                (hit_count - n * chance).abs() < interval,
+                "{hit_count} of {n} at {chance}"
             );
         }
     }

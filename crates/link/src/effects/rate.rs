@@ -4,7 +4,7 @@ use super::Nanos;
 use super::trace::{NANOBITS_PER_BYTE, Trace};
 use crate::job::Direction;
 
-/// Maximum wire time of one slice. A super-packet that came at once leaves as a series of slices, so that a slow line does not
+/// Maximum time of one slice on the wire. A super-packet that came at once leaves as a series of slices, so that a slow line does not
 /// deliver 64 KiB in one instant; 100 µs bounds the series to about 10 000 slices a second at any rate.
 pub(crate) const MAX_SLICE_TIME: Nanos = 100_000;
 
@@ -37,11 +37,11 @@ impl Bottleneck {
         }
     }
 
-    /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
-    pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
+    /// Send `wire_bytes` that arrive at `arrival`. Returns the moment at which the last bit has left.
+    pub(crate) fn depart(&mut self, arrival: Nanos, wire_bytes: u64) -> Nanos {
         match self {
-            Self::Steady(line) => line.depart(arrival, wire),
-            Self::Changing(line) => line.depart(arrival, wire),
+            Self::Steady(line) => line.depart(arrival, wire_bytes),
+            Self::Changing(line) => line.depart(arrival, wire_bytes),
         }
     }
 
@@ -95,13 +95,13 @@ impl SteadyRate {
             .div_ceil(NANOBITS_PER_BYTE) as u64
     }
 
-    pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
+    pub(crate) fn depart(&mut self, arrival: Nanos, wire_bytes: u64) -> Nanos {
         if arrival > self.free_at {
             self.free_at = arrival;
             self.remainder = 0;
         }
         if let Some(rate) = self.rate {
-            let total = u128::from(wire) * NANOBITS_PER_BYTE + u128::from(self.remainder);
+            let total = u128::from(wire_bytes) * NANOBITS_PER_BYTE + u128::from(self.remainder);
             self.free_at += (total / u128::from(rate)) as u64;
             self.remainder = (total % u128::from(rate)) as u64;
         }

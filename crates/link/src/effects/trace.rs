@@ -1,8 +1,8 @@
-//! A bottleneck whose rate changes by a schedule: steps that follow each other and repeat after the last.
+//! A bottleneck whose rate changes by a schedule: a sequence of steps, which begins again after the last.
 //!
 //! The state of the line is the amount it could have carried since the schedule began, counted in billionths of a bit: a rate of r
 //! bit/s carries r of them in a nanosecond, so that all numbers are integers and nothing is rounded between steps. The backlog is
-//! the difference between the same count for the admitted data and this count.
+//! the amount that was admitted minus the amount that the line could have carried.
 
 use super::Nanos;
 use crate::job::RateStep;
@@ -16,7 +16,7 @@ const NEVER: Nanos = Nanos::MAX / 4;
 struct Step {
     /// When the step begins in the cycle.
     start: Nanos,
-    /// Nanobits that the cycle carries before the step.
+    /// Nanobits that a cycle carries before this step.
     carried: u128,
     rate: u64,
 }
@@ -67,9 +67,9 @@ impl Trace {
         waiting.div_ceil(NANOBITS_PER_BYTE) as u64
     }
 
-    /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
-    pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
-        self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS_PER_BYTE;
+    /// Send `wire_bytes` that arrive at `arrival`. Returns the moment at which the last bit has left.
+    pub(crate) fn depart(&mut self, arrival: Nanos, wire_bytes: u64) -> Nanos {
+        self.admitted = self.next_bit(arrival) + u128::from(wire_bytes) * NANOBITS_PER_BYTE;
         // The time at which a bit ends belongs to the step that carries it, even if the step ends at that time.
         let (cycles, step, carried) = self.locate(self.admitted - 1);
         self.time_of(cycles, step, carried + 1)
@@ -77,12 +77,12 @@ impl Trace {
 
     /// How many bytes leave within `time` after the first bit that arrives at `arrival` begins to leave.
     pub(crate) fn bytes_in(&self, arrival: Nanos, time: Nanos) -> u64 {
-        let next = self.next_bit(arrival);
-        let (cycles, step, carried) = self.locate(next);
+        let first_bit = self.next_bit(arrival);
+        let (cycles, step, carried) = self.locate(first_bit);
         let start = self.time_of(cycles, step, carried);
-        // `carried` is less than `next` only at a time that is never reached.
+        // `carried` is less than `first_bit` only at a time that is never reached.
         let carried = self.carried(start.saturating_add(time));
-        (carried.saturating_sub(next) / NANOBITS_PER_BYTE) as u64
+        (carried.saturating_sub(first_bit) / NANOBITS_PER_BYTE) as u64
     }
 
     fn next_bit(&self, arrival: Nanos) -> u128 {
@@ -101,8 +101,8 @@ impl Trace {
     }
 
     /// Position in the schedule at which the line has carried `nanobits`: complete cycles, the step, and how much that step has
-    /// carried by then. The step never has rate 0: the step after such a step begins with the same count and is chosen instead.
-    /// There always is one, because a cycle carries more than the remainder.
+    /// carried by then. The step never has rate 0: the step after it begins with the same amount and is chosen instead.
+    /// There always is such a step, because a cycle carries more than the remainder.
     fn locate(&self, nanobits: u128) -> (u128, Step, u128) {
         let remainder = nanobits % self.carried_per_cycle;
         let step = self.steps[self.steps.partition_point(|step| step.carried <= remainder) - 1];
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn bytes_wait_while_the_rate_is_zero() {
-        // 1 ms at 8 Mb/s carries 1000 bytes, then nothing for 1 ms.
+        // The line carries 1000 bytes in 1 ms at 8 Mb/s, then nothing for 1 ms.
         let mut line = trace(&[(1_000_000, 8_000_000), (1_000_000, 0)], 500);
         assert_eq!(line.depart(500, 400), 500 + 400_000);
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
             &[(1_000, 0), (1_000, 8_000_000_000), (1_000, 16_000_000_000)],
             0,
         );
-        // From 1 µs on: 1000 bytes in the first, then 2 a nanosecond.
+        // The first bit leaves at 1 µs; then 1000 bytes leave within 1 µs, and after that 2 bytes per nanosecond.
         assert_eq!(line.bytes_in(0, 500), 500);
         assert_eq!(line.bytes_in(0, 1_500), 2_000);
         assert_eq!(line.bytes_in(2_500, 1_000), 1_000, "then the rate is zero");
@@ -198,14 +198,14 @@ mod tests {
             let steps: Vec<_> = lengths.iter().map(|length| (*length, rate)).collect();
             let (mut trace, mut steady) = (trace(&steps, begin), SteadyRate::new(Some(rate), begin));
             let mut now = begin;
-            for (pause, wire) in packets {
+            for (pause, wire_bytes) in packets {
                 now += pause;
                 prop_assert_eq!(trace.backlog(now), steady.backlog(now));
-                prop_assert_eq!(trace.depart(now, wire), steady.depart(now, wire));
+                prop_assert_eq!(trace.depart(now, wire_bytes), steady.depart(now, wire_bytes));
             }
         }
 
-        /// Compared with a walk over the steps in exact fractions: everything is sent at the rate in force.
+        /// Departures are those of a walk over the steps, in exact fractions, that sends every byte at the rate in force.
         #[test]
         fn departures_match_a_walk_over_the_steps(
             mut steps in prop::collection::vec((1_u64..300_000, prop_oneof![Just(0), 1_000_u64..9_000_000_000]), 1..7),
@@ -213,24 +213,24 @@ mod tests {
         ) {
             steps.push((1_000, 1_000_000_000));
             let mut line = trace(&steps, 0);
-            let (mut now, mut at, mut used) = (0_u64, 0_u64, 0_u128);
-            for (pause, wire) in packets {
+            let (mut now, mut position, mut used) = (0_u64, 0_u64, 0_u128);
+            for (pause, wire_bytes) in packets {
                 now += pause;
-                if now > at { (at, used) = (now, 0) }
-                let mut remaining = u128::from(wire) * 8_000_000_000;
+                if now > position { (position, used) = (now, 0) }
+                let mut remaining = u128::from(wire_bytes) * 8_000_000_000;
                 let departed = loop {
                     let period: u64 = steps.iter().map(|step| step.0).sum();
-                    let mut end = at - at % period;
-                    let rate = steps.iter().find_map(|(length, rate)| { end += length; (end > at).then_some(*rate) }).expect("a step");
-                    let available = u128::from(rate) * u128::from(end - at) - used;
+                    let mut end = position - position % period;
+                    let rate = steps.iter().find_map(|(length, rate)| { end += length; (end > position).then_some(*rate) }).expect("a step");
+                    let available = u128::from(rate) * u128::from(end - position) - used;
                     if remaining <= available {
                         used += remaining;
                         let elapsed = (used / u128::from(rate)) as u64;
-                        break { at += elapsed; used %= u128::from(rate); at };
+                        break { position += elapsed; used %= u128::from(rate); position };
                     }
-                    (remaining, at, used) = (remaining - available, end, 0);
+                    (remaining, position, used) = (remaining - available, end, 0);
                 };
-                prop_assert_eq!(line.depart(now, wire), departed);
+                prop_assert_eq!(line.depart(now, wire_bytes), departed);
             }
         }
     }

@@ -22,7 +22,7 @@ const MAX_CONNECTIONS: usize = 64;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A transfer ends after this time, whatever the other end does.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bytes that may wait unsent in the sender's socket: enough to keep it busy, little to drain at the end.
+/// Bytes that may wait unsent in the sender's socket: enough to keep the link busy, few enough to drain quickly at the end.
 const MAX_UNSENT_BYTES: i32 = 512 << 10;
 
 static OPEN_CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
@@ -58,7 +58,7 @@ fn accept(listener: &TcpListener) {
             continue;
         }
         thread::spawn(move || {
-            // A broken connection is seen and reported by the other end, which requested it.
+            // The other end, which requested the connection, reports if it breaks.
             let _ = serve_connection(stream);
             OPEN_CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
         });
@@ -126,7 +126,7 @@ pub(super) fn send_until_stopped(stream: &TcpStream, timeout: Duration) -> io::R
         libc::TCP_NOTSENT_LOWAT,
         MAX_UNSENT_BYTES,
     )?;
-    // With Nagle's algorithm only full segments are sent: the rate must depend on the link, not on the size of the writes.
+    // Nagle's algorithm sends only full segments, so that the rate depends on the link and not on the size of the writes.
     stream.set_nodelay(false)?;
     stream.set_nonblocking(true)?;
     let begin = now();
@@ -134,8 +134,8 @@ pub(super) fn send_until_stopped(stream: &TcpStream, timeout: Duration) -> io::R
     let mut writer = stream;
     while Duration::from_nanos(now() - begin) < timeout {
         let mut fds = [PollFd::new(stream, PollFlags::IN | PollFlags::OUT)];
-        let second = timespec(1_000_000_000);
-        poll(&mut fds, Some(&second))?;
+        let one_second = timespec(1_000_000_000);
+        poll(&mut fds, Some(&one_second))?;
         let events = fds[0].revents();
         if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Goodput: payload bytes of one TCP connection per time, counted where they arrive.
+//! Measures goodput: the payload bytes per second that arrive on one TCP connection.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::event::Event;
 use howfar_contract::Failed;
 
-/// Maximum wait for a source's last bytes after the window; beyond it, its retransmits stay unknown.
+/// Maximum wait for the far end's figures after the window; without them, the retransmits are unknown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Make one transfer: warm-up, then the measured window.
@@ -38,7 +38,7 @@ pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, F
     run(&mut stream).map_err(|error| tcp::connection_error(peer, "transfer bytes with", &error))
 }
 
-/// The far end sends; this end counts.
+/// Measure a transfer that the far end sends and this end counts.
 fn receive(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
     let window = window::receive(stream, handshake.warmup_ns, handshake.measure_ns)?;
     stream.shutdown(Shutdown::Write)?;
@@ -67,7 +67,7 @@ fn read_last_figures(stream: &mut TcpStream) -> Option<Figures> {
     }
 }
 
-/// This end sends until the far end has counted enough and sent its figures.
+/// Send until the far end has counted enough and sends its figures.
 fn send(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
     let timeout = Duration::from_nanos(handshake.warmup_ns.saturating_add(handshake.measure_ns))
         .saturating_add(tcp::DEFAULT_TIMEOUT);

@@ -17,7 +17,7 @@ pub(super) enum Mode {
     Source,
 }
 
-/// Mode, warm-up and measured window: 1 + 8 + 8 bytes, little-endian.
+/// The first bytes of a connection: mode, warm-up and measured window in 1 + 8 + 8 bytes, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handshake {
     pub(super) mode: Mode,

@@ -1,4 +1,4 @@
-//! Round trip time: one byte back and forth on one connection, one at a time.
+//! Measures the round trip time: one byte goes back and forth on one connection.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::clock::now;
 use crate::event::Event;
 use howfar_contract::{FailCode, Failed};
 
-/// Round trips that are made first and not counted, because caches are cold.
+/// Round trips before the measured ones, to warm up the caches.
 const WARMUP_ROUNDS: u32 = 10;
 
 /// Measure `count` round trips; all of them, including the connect, may take at most `timeout_ns`.

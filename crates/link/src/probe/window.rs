@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::clock::now;
 
-/// Maximum bytes taken from the socket at once.
+/// Maximum bytes that one read takes from the socket.
 const MAX_READ_BYTES: usize = 1 << 20;
 /// The clock is checked at least this often while the sender is silent.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -20,8 +20,8 @@ pub(super) struct Window {
     pub(super) elapsed_ns: u64,
 }
 
-/// Receive for the warm-up and then for the window. The kernel discards the bytes without copying them. A sender that ends early is
-/// an error; a silent one is not: its window holds fewer bytes.
+/// Receive for the warm-up and then for the window. The kernel discards the bytes without copying them. A sender that closes early is
+/// an error; a sender that pauses is not, and its window counts fewer bytes.
 pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io::Result<Window> {
     let original_timeout = stream.read_timeout()?;
     stream.set_read_timeout(Some(CHECK_INTERVAL))?;

@@ -24,7 +24,7 @@ pub(crate) struct Slice<T> {
     pub(crate) count: u32,
     pub(crate) due: Nanos,
     pub(crate) wire_bytes: u64,
-    pub(crate) deferrable: bool,
+    pub(crate) is_deferrable: bool,
     /// Selects the bit that is corrupted, if any.
     pub(crate) flaw: Option<u32>,
     /// A copy of the slice before it, with the same times.
@@ -47,19 +47,19 @@ pub(super) struct InFlight<T> {
 }
 
 impl<T: Copy> InFlight<T> {
-    /// `delay`: the direction's delay.
+    /// No slices in flight yet; `delay` is the direction's delay.
     pub(super) fn new(delay: Nanos) -> Self {
-        let mut this = Self {
+        let mut in_flight = Self {
             queue: VecDeque::new(),
             overtaking: BinaryHeap::new(),
             highest_sequence: 0,
             max_deferral: MIN_DEFERRAL,
         };
-        this.set_delay(delay);
-        this
+        in_flight.set_delay(delay);
+        in_flight
     }
 
-    /// The direction's delay changed.
+    /// Adapt to a new delay of the direction.
     pub(super) fn set_delay(&mut self, delay: Nanos) {
         self.max_deferral = (delay / DEFERRAL_DIVISOR).clamp(MIN_DEFERRAL, MAX_DEFERRAL);
     }
@@ -80,21 +80,21 @@ impl<T: Copy> InFlight<T> {
         }
     }
 
-    /// When to check for due slices: when the first is due; or, if it is deferrable, when the last slice within the deferral is due
-    /// that has only deferrable slices before it.
+    /// When to check for due slices: when the first slice is due; if it is deferrable, later slices may be waited for, as long as all
+    /// slices before them are deferrable and the first one waits at most `max_deferral`.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let first = self.next_due()?;
         if !self.overtaking.is_empty() {
             return Some(first);
         }
         let mut wake = first;
-        let mut deferrable = true;
+        let mut is_deferrable = true;
         for slice in &self.queue {
-            if !deferrable || slice.due > first + self.max_deferral {
+            if !is_deferrable || slice.due > first + self.max_deferral {
                 break;
             }
             wake = slice.due;
-            deferrable = slice.deferrable;
+            is_deferrable = slice.is_deferrable;
         }
         Some(wake)
     }

@@ -21,12 +21,12 @@ use crate::packet::Train;
 use in_flight::InFlight;
 pub(crate) use in_flight::Slice;
 
-/// The outcome of offering a packet.
+/// What becomes of a packet that was offered to the shaper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Slices in flight: each will be taken once.
+    /// Slices that the packet was sent as, each to be taken once.
     pub(crate) slices: u32,
-    /// Segments for which the queue had room; they are the first ones.
+    /// Number of segments, from the first on, for which the queue had room.
     pub(crate) admitted: u32,
     /// Admitted segments that the line will lose.
     pub(crate) lost: u32,
@@ -45,7 +45,7 @@ struct AdmittedPacket<T> {
     train: Train,
     arrival: Nanos,
     /// Jitter of the current slice, which is added to the delay.
-    extra: i64,
+    extra_delay: i64,
 }
 
 /// A lost segment: it never arrives, but it takes its time on the bottleneck.
@@ -67,12 +67,12 @@ pub(crate) struct Shaper<T> {
     jitter: EffectSlot<job::Jitter, Jitter>,
     propagation: Propagation,
     in_flight: InFlight<T>,
-    /// Lost segments that may still wait before the bottleneck: a change of the rate moves them, too.
+    /// Lost segments that may still wait before the bottleneck: a change of the rate changes their departure, too.
     lost: VecDeque<LostSegment>,
     /// Sequence number of the latest arrival.
     sequence: u64,
     last_arrival: Nanos,
-    /// When the last slice taken or lost segment forgotten left the bottleneck.
+    /// When the last slice that was taken, or lost segment that was forgotten, left the bottleneck.
     last_departure: Nanos,
 }
 
@@ -120,14 +120,14 @@ impl<T: Copy> Shaper<T> {
             packet,
             train,
             arrival,
-            extra: 0,
+            extra_delay: 0,
         };
         let mut first = 0;
         while first < admitted {
             let count = self
                 .segments_per_slice(arrival, train)
                 .min(admitted - first);
-            admitted_packet.extra = self.jitter.get().map_or(0, Jitter::sample);
+            admitted_packet.extra_delay = self.jitter.get().map_or(0, Jitter::sample);
             if self.faults.is_any_on() {
                 self.send_in_pieces(&admitted_packet, first, count, &mut admission);
             } else {
@@ -166,7 +166,7 @@ impl<T: Copy> Shaper<T> {
     /// Change the parameters at `now`. Slices that have left the bottleneck keep their arrival time; those waiting in the queue are
     /// never dropped by the change, leave at the new rate and take the new delay. Loss, corruption, duplication and slicing were
     /// decided on arrival: after a change to a slower rate, waiting slices take longer. Random effects whose settings do not change
-    /// continue where they are, see `effects::effect_slot`.
+    /// continue their sequence of decisions, see `effects::effect_slot`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
         let waiting = self.in_flight.take_waiting(now);
         self.forget_lost(now);
@@ -228,7 +228,7 @@ impl<T: Copy> Shaper<T> {
     ) {
         let wire_bytes = admitted_packet.train.bytes(first, count);
         let departure = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
-        let due = self.propagation.due(departure, admitted_packet.extra);
+        let due = self.propagation.due(departure, admitted_packet.extra_delay);
         for is_copy in [false, true] {
             self.sequence += 1;
             self.in_flight.push(Slice {
@@ -237,7 +237,7 @@ impl<T: Copy> Shaper<T> {
                 count,
                 due,
                 wire_bytes,
-                deferrable: admitted_packet.train.deferrable,
+                is_deferrable: admitted_packet.train.is_deferrable,
                 flaw,
                 is_copy,
                 was_overtaken: false,
@@ -271,13 +271,13 @@ impl<T: Copy> Shaper<T> {
         }
     }
 
-    /// When the bottleneck became free for the slices waiting at `now`.
+    /// When the bottleneck can begin to send the slices that wait at `now`.
     fn free_at(&self, now: Nanos) -> Nanos {
         let departed = self.in_flight.last_departure().unwrap_or(0);
         departed.max(self.last_departure).min(now)
     }
 
-    /// Send the waiting slices again, in order of arrival.
+    /// Send the waiting slices and lost segments again, in order of arrival.
     fn resend(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<LostSegment>) {
         let mut lost = lost.into_iter().peekable();
         let (mut departure, mut due) = (0, 0);
@@ -308,18 +308,20 @@ impl<T: Copy> Shaper<T> {
             return train.segments;
         }
         for index in 0..train.segments {
-            let wire = train.bytes(index, 1);
-            if !self.queue.admits(backlog, wire) {
+            let wire_bytes = train.bytes(index, 1);
+            if !self.queue.admits(backlog, wire_bytes) {
                 return index;
             }
-            backlog += wire;
+            backlog += wire_bytes;
         }
         train.segments
     }
 
     fn segments_per_slice(&self, arrival: Nanos, train: Train) -> u32 {
         let bytes = self.bottleneck.max_slice_bytes(arrival);
-        bytes.map_or(train.segments, |bytes| (bytes / train.wire.max(1)).max(1))
+        bytes.map_or(train.segments, |bytes| {
+            (bytes / train.wire_bytes.max(1)).max(1)
+        })
     }
 }
 

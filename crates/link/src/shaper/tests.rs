@@ -29,16 +29,16 @@ pub(super) fn direction_with(
     .expect("the direction is valid")
 }
 
-pub(super) fn single(wire: u32) -> Train {
-    Train::single(wire)
+pub(super) fn single(wire_bytes: u32) -> Train {
+    Train::single(wire_bytes)
 }
 
-pub(super) const fn train(segments: u32, wire: u32, wire_last: u32) -> Train {
+pub(super) const fn train(segments: u32, wire_bytes: u32, last_wire_bytes: u32) -> Train {
     Train {
         segments,
-        wire,
-        wire_last,
-        deferrable: false,
+        wire_bytes,
+        last_wire_bytes,
+        is_deferrable: false,
     }
 }
 
@@ -61,13 +61,13 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
     let mut shaper = Shaper::new(0, &direction(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
     assert_eq!((admission.admitted, admission.dropped), (44, 0));
-    let mut seen = Vec::new();
+    let mut slices = Vec::new();
     while let Some(slice) = shaper.take(u64::MAX) {
-        seen.push((slice.first, slice.count, slice.due));
+        slices.push((slice.first, slice.count, slice.due));
     }
-    assert_eq!(seen.len(), 6);
-    assert_eq!(seen[0], (0, 8, 8 * 12_304));
-    assert_eq!(seen[5], (40, 4, 43 * 12_304 + 6_400));
+    assert_eq!(slices.len(), 6);
+    assert_eq!(slices[0], (0, 8, 8 * 12_304));
+    assert_eq!(slices[5], (40, 4, 43 * 12_304 + 6_400));
 }
 
 #[test]
@@ -111,7 +111,8 @@ fn a_new_rate_moves_only_waiting_slices() {
         shaper.offer(0, single(1538), name);
     }
     shaper.set(1_500_000, &direction(123_040_000, 0, 1));
-    // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent again from 1 ms on, 0.1 ms each, and may not overtake.
+    // The first has left the bottleneck: 1 ms + 0.5 ms. The others leave the bottleneck from 1 ms on, 0.1 ms each, but must not overtake
+    // the first.
     let due_times: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
         .map(|slice| (slice.packet, slice.due))
         .collect();
@@ -123,10 +124,10 @@ fn a_new_rate_moves_only_waiting_slices() {
 
 /// A packet to offer: the pause before it, its segments, the wire bytes of each and of the last.
 pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
-    let trains = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
-        (84..=wire).prop_map(move |last| match segments {
+    let trains = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire_bytes)| {
+        (84..=wire_bytes).prop_map(move |last| match segments {
             1 => single(last),
-            _ => train(segments, wire, last),
+            _ => train(segments, wire_bytes, last),
         })
     });
     prop::collection::vec((0_u64..300_000, trains), 1..60)
@@ -140,7 +141,7 @@ proptest! {
         offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
     ) {
         let mut shaper = Shaper::new(0, &direction(rate, delay, queue));
-        // The moment at which the bottleneck is free, in 1/rate nanoseconds: no rounding at all.
+        // The time at which the bottleneck is free, in 1/rate nanoseconds, so that nothing is rounded.
         let (mut free, mut now) = (0_u128, 0_u64);
         let (rate_wide, mut expected, mut dropped) = (u128::from(rate), Vec::new(), 0);
         for (index, (pause, train)) in offers.iter().enumerate() {
@@ -148,10 +149,10 @@ proptest! {
             free = free.max(u128::from(now) * rate_wide);
             let mut admitted = 0;
             for segment in 0..train.segments {
-                let wire = if segment + 1 == train.segments { train.wire_last } else { train.wire };
+                let wire_bytes = if segment + 1 == train.segments { train.last_wire_bytes } else { train.wire_bytes };
                 let backlog = (free - u128::from(now) * rate_wide).div_ceil(8_000_000_000) as u64;
-                if backlog > 0 && backlog + u64::from(wire) > queue { break }
-                free += u128::from(wire) * 8_000_000_000;
+                if backlog > 0 && backlog + u64::from(wire_bytes) > queue { break }
+                free += u128::from(wire_bytes) * 8_000_000_000;
                 expected.push((index, segment, (free / rate_wide) as u64 + delay));
                 admitted += 1;
             }
@@ -169,12 +170,12 @@ proptest! {
             last_due = due;
             taken += slice.count;
             for segment in slice.first..slice.first + slice.count {
-                let (index, which, at) = segments.next().expect("the segment was admitted");
-                prop_assert_eq!((slice.packet, segment), (index, which));
+                let (index, expected_segment, expected_due) = segments.next().expect("the segment was admitted");
+                prop_assert_eq!((slice.packet, segment), (index, expected_segment));
                 if segment + 1 == slice.first + slice.count {
-                    prop_assert!(due.abs_diff(at) <= 1, "{} against {}", due, at);
+                    prop_assert!(due.abs_diff(expected_due) <= 1, "{} against {}", due, expected_due);
                 } else {
-                    prop_assert!(at <= due + 1 && due - at.min(due) <= MAX_SLICE_TIME);
+                    prop_assert!(expected_due <= due + 1 && due - expected_due.min(due) <= MAX_SLICE_TIME);
                 }
             }
         }
@@ -218,46 +219,49 @@ proptest! {
 }
 
 /// When the pump wakes for packets that arrive every `interval` at 1 Gb/s, where 1538 bytes take 12.304 µs.
-fn wakes(deferrable: &[bool], interval: Nanos, delay: Nanos) -> Vec<Nanos> {
+fn wake_times(are_deferrable: &[bool], interval: Nanos, delay: Nanos) -> Vec<Nanos> {
     let mut shaper = Shaper::new(0, &direction(1_000_000_000, delay, 1 << 20));
     let max_deferral = (delay / 50).clamp(MIN_DEFERRAL, 300_000);
-    for (index, deferrable) in deferrable.iter().enumerate() {
+    for (index, is_deferrable) in are_deferrable.iter().enumerate() {
         let train = Train {
-            deferrable: *deferrable,
+            is_deferrable: *is_deferrable,
             ..single(1_538)
         };
         shaper.offer(index as u64 * interval, train, index);
     }
-    let mut wake_times = Vec::new();
+    let mut times = Vec::new();
     while let Some(wake) = shaper.next_wake() {
         assert!(
             shaper
                 .next_due()
                 .is_some_and(|due| wake >= due && wake <= due + max_deferral)
         );
-        wake_times.push(wake);
+        times.push(wake);
         while shaper.take(wake).is_some() {}
     }
-    wake_times
+    times
 }
 
 #[test]
 fn deferrable_slices_leave_together_and_the_others_on_time() {
     let due = |index: u64| index * 20_000 + 12_304;
-    // Four of them within 60 µs: 0, 20, 40, 60; then three more.
-    assert_eq!(wakes(&[true; 7], 20_000, 0), [due(3), due(6)]);
-    // No slice waits beyond one that is not deferrable; deferrable ones before it leave with it.
+    // The first four slices are within 60 µs (0, 20, 40, 60) and leave together; then the other three.
+    assert_eq!(wake_times(&[true; 7], 20_000, 0), [due(3), due(6)]);
+    // The slices before one that is not deferrable leave with it, and it does not wait for those after it.
     assert_eq!(
-        wakes(&[true, false, true, true], 20_000, 0),
+        wake_times(&[true, false, true, true], 20_000, 0),
         [due(1), due(3)]
     );
-    assert_eq!(wakes(&[false; 3], 20_000, 0), [due(0), due(1), due(2)]);
+    assert_eq!(wake_times(&[false; 3], 20_000, 0), [due(0), due(1), due(2)]);
     // A slice without others soon after it leaves on time.
-    assert_eq!(wakes(&[true; 3], 70_000, 0), [12_304, 82_304, 152_304]);
+    assert_eq!(wake_times(&[true; 3], 70_000, 0), [12_304, 82_304, 152_304]);
     // A fiftieth of 5 ms is 100 µs, and a fiftieth of a second is beyond the bound.
-    assert_eq!(wakes(&[true; 3], 70_000, 5_000_000), [5_082_304, 5_152_304]);
     assert_eq!(
-        wakes(&[true; 6], 70_000, 1_000_000_000),
+        wake_times(&[true; 3], 70_000, 5_000_000),
+        [5_082_304, 5_152_304]
+    );
+    assert_eq!(
+        wake_times(&[true; 6], 70_000, 1_000_000_000),
         [1_000_292_304, 1_000_362_304]
     );
 }

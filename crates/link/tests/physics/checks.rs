@@ -1,5 +1,5 @@
-//! Checks that must hold on any machine, however busy: lower bounds of times, upper bounds of rates, counts. The table measures how
-//! exact the link is, and so does the calibration before each use.
+//! Checks that must hold on any machine, however busy: lower bounds of times, upper bounds of rates, and counts. How exact the link is
+//! depends on the machine: `table` shows it, and each use of a link calibrates it.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ pub(crate) fn count(value: &Value) -> u64 {
 }
 
 /// Each direction adds half of the round trip time; the fastest round trip is at most 1 ms late. A packet may leave early by the
-/// usual lateness, at most 60 µs and a quarter of its delay, because the link keeps the mean.
+/// usual lateness, at most 60 µs and a quarter of its delay, because the link corrects the mean.
 fn round_trips(rig: &Rig) {
     let (_echo, port) = drive::start_echo(&rig.server);
     let mut link = drive::start_link(&usual_direction(0, 0), &usual_direction(0, 0));
@@ -65,7 +65,7 @@ fn round_trips(rig: &Rig) {
 }
 
 /// 1448 bytes of payload in each 1538 on the wire: 94.15 % of the rate. The window's ends may cut a slice of 100 µs. Goodput is
-/// never more; it is less if the sender gets little processor time, so at least one of five runs must reach 95 % of it.
+/// never more than that share; it is less if the sender gets little processor time, so at least one of five runs must reach 95 % of it.
 fn rate(rig: &Rig) {
     let (_echo, port) = drive::start_echo(&rig.server);
     for (rate, direction) in [(50_000_000, "to_server"), (200_000_000, "to_client")] {

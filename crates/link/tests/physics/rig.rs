@@ -1,5 +1,5 @@
 //! Three network namespaces, owned by this process: client host, middle, server host. The middle is a new namespace in which this
-//! process itself runs. They have no names outside and end with this process.
+//! process itself runs. The namespaces have no names and end with this process.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) fn enter_namespace(marker: &str) -> io::Error {
     }
 }
 
-/// Check whether namespaces and packet interfaces can be created here. The error gives the reason why not.
+/// Check whether this process can create namespaces and packet interfaces. The error gives the reason why not.
 pub(crate) fn check_permitted() -> Result<(), String> {
     let output = unshare()
         .args("ip link add dev v0 type veth peer name v1".split(' '))
@@ -100,9 +100,10 @@ impl Host {
             .stdin(Stdio::piped())
             .spawn()
             .expect("unshare starts");
-        let own = fs::read_link("/proc/self/ns/net").expect("own namespace");
+        let own_namespace = fs::read_link("/proc/self/ns/net").expect("own namespace");
         let begin = Instant::now();
-        while fs::read_link(format!("/proc/{}/ns/net", holder.id())).is_ok_and(|other| other == own)
+        while fs::read_link(format!("/proc/{}/ns/net", holder.id()))
+            .is_ok_and(|namespace| namespace == own_namespace)
         {
             assert!(
                 begin.elapsed() < Duration::from_secs(10),
@@ -116,13 +117,13 @@ impl Host {
             addresses,
         };
         for (key, value) in [
-            // IPv6 without any packets that the kernel sends on its own.
+            // Keep the kernel from sending IPv6 packets on its own.
             ("ipv6/conf/default/addr_gen_mode", "1"),
             ("ipv6/conf/default/accept_dad", "0"),
             ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv4/tcp_rmem", "4096 131072 268435456"),
             ("ipv4/tcp_wmem", "4096 131072 268435456"),
-            // Every connection begins without metrics cached from earlier connections to that peer.
+            // Keep connections from starting with metrics of earlier connections to the same peer.
             ("ipv4/tcp_no_metrics_save", "1"),
         ] {
             run(host
@@ -216,7 +217,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The kernel removes the hosts' namespaces only later, but the names are needed again at once.
+        // The kernel removes the hosts' namespaces later, but the next rig needs the names of these interfaces at once.
         ip("link delete dev lc");
         ip("link delete dev ls");
     }

@@ -7,15 +7,15 @@ use crate::rig::Rig;
 
 /// Print the tables. `rtt` or `goodput`, a rate in Mb/s and an RTT in microseconds select a part; without any, all is printed.
 pub(crate) fn print(rig: &Rig, selection: &[String]) {
-    let has = |name: &str| selection.iter().any(|word| word == name);
+    let is_named = |name: &str| selection.iter().any(|word| word == name);
     let numbers: Vec<u64> = selection
         .iter()
         .filter_map(|word| word.parse().ok())
         .collect();
-    if has("rtt") || !has("goodput") {
+    if is_named("rtt") || !is_named("goodput") {
         print_round_trips(rig, &numbers);
     }
-    if has("goodput") || !has("rtt") {
+    if is_named("goodput") || !is_named("rtt") {
         print_goodput(rig, &numbers);
     }
 }

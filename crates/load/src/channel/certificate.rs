@@ -42,7 +42,7 @@ impl<'a> Der<'a> {
                 let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7F))?;
                 let length = digits
                     .iter()
-                    .fold(0, |all, &digit| all << 8 | usize::from(digit));
+                    .fold(0, |number, &digit| number << 8 | usize::from(digit));
                 if digits[0] == 0 || length < 0x80 {
                     return None; // not the shortest form
                 }
@@ -59,7 +59,7 @@ impl<'a> Der<'a> {
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         match self.next() {
-            Some((found, content)) if found == tag => Some(content),
+            Some((next_tag, content)) if next_tag == tag => Some(content),
             _ => {
                 self.0 = before;
                 None
@@ -79,7 +79,7 @@ impl<'a> Der<'a> {
 #[derive(Debug)]
 pub(super) struct Certificate<'a> {
     pub(super) der: &'a [u8],
-    signed: &'a [u8],
+    signed_part: &'a [u8],
     /// Version of X.509: 1 to 3.
     pub(super) version: u8,
     pub(super) issuer: &'a [u8],
@@ -95,7 +95,7 @@ pub(super) struct Certificate<'a> {
 #[derive(Debug)]
 pub(super) struct Extension<'a> {
     pub(super) id: &'a [u8],
-    pub(super) critical: bool,
+    pub(super) is_critical: bool,
     value: &'a [u8],
 }
 
@@ -117,13 +117,13 @@ impl<'a> Certificate<'a> {
     pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
         let mut outer = Der(der);
         let mut parts = Der(outer.take(SEQUENCE)?);
-        let signed = parts.take_encoded(SEQUENCE)?;
+        let signed_part = parts.take_encoded(SEQUENCE)?;
         let algorithm = parts.take(SEQUENCE)?;
         let signature = bit_string_bytes(parts.take(BIT_STRING)?)?;
         if !parts.0.is_empty() || !outer.0.is_empty() {
             return None;
         }
-        let mut fields = Der(Der(signed).take(SEQUENCE)?);
+        let mut fields = Der(Der(signed_part).take(SEQUENCE)?);
         let version = match fields.take(0xA0) {
             None => 1,
             Some(version) => match Der(version).take(INTEGER)? {
@@ -150,7 +150,7 @@ impl<'a> Certificate<'a> {
         }
         Some(Self {
             der,
-            signed,
+            signed_part,
             version,
             issuer,
             validity,
@@ -170,7 +170,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// The first common name of its subject.
+    /// The first common name of the subject.
     pub(super) fn common_name(&self) -> Option<&'a [u8]> {
         let mut sets = Der(self.subject);
         while let Some(set) = sets.take(SET) {
@@ -185,7 +185,7 @@ impl<'a> Certificate<'a> {
         None
     }
 
-    /// Hosts and addresses among its alternative names.
+    /// The hosts and addresses among the alternative names.
     pub(super) fn alternative_names(&self) -> Vec<Name<'a>> {
         let mut names = Vec::new();
         let Some(list) = self.extension(ALTERNATIVE_NAMES) else {
@@ -212,7 +212,7 @@ impl<'a> Certificate<'a> {
         self.extension(id).is_some()
     }
 
-    /// The number of other authorities that may be below it; `None` if it is not marked as an authority's.
+    /// How many other authorities may be below this one; `None` if the certificate is not marked as an authority's.
     pub(super) fn max_authorities_below(&self) -> Option<u8> {
         let mut fields = Der(Der(self.extension(BASIC_CONSTRAINTS)?).take(SEQUENCE)?);
         if fields.take(BOOLEAN)? != [0xFF] {
@@ -225,7 +225,8 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// Whether its key may be used for a purpose in `mask`: bits of RFC 5280, the first one highest. True without that extension.
+    /// Whether the certificate's key may be used for one of the purposes in `mask`, which has RFC 5280's bits, the first one highest. True
+    /// if no extension limits the purposes.
     pub(super) fn may_use_key(&self, mask: u8) -> bool {
         let Some(usage) = self.extension(KEY_USAGE) else {
             return true;
@@ -234,7 +235,7 @@ impl<'a> Certificate<'a> {
         bits.get(1).is_some_and(|first| first & mask != 0)
     }
 
-    /// Whether it may be used by a TLS server. True without that extension.
+    /// Whether a TLS server may use the certificate. True if no extension limits its use.
     pub(super) fn may_serve(&self) -> bool {
         let Some(purposes) = self.extension(EXTENDED_KEY_USAGE) else {
             return true;
@@ -248,12 +249,12 @@ impl<'a> Certificate<'a> {
         false
     }
 
-    /// Its key without tag and length, as in a trust anchor.
+    /// The public key without tag and length, as in a trust anchor.
     pub(super) fn bare_key(&self) -> &'a [u8] {
         Der(self.key).take(SEQUENCE).unwrap_or_default()
     }
 
-    /// Whether it is signed by the owner of the bare `key`.
+    /// Whether the owner of the bare `key` signed the certificate.
     pub(super) fn is_signed_by(
         &self,
         key: &[u8],
@@ -262,11 +263,12 @@ impl<'a> Certificate<'a> {
         let mut candidates = algorithms
             .iter()
             .filter(|candidate| candidate.signature_alg_id().as_ref() == self.algorithm);
-        candidates.any(|&candidate| is_valid_signature(key, candidate, self.signed, self.signature))
+        candidates
+            .any(|&candidate| is_valid_signature(key, candidate, self.signed_part, self.signature))
     }
 
-    /// Its digest for `tls-server-end-point` (RFC 5929): by the hash of its signature, with SHA-256 in place of MD5 and SHA-1. `None`
-    /// if the signature algorithm has no fixed hash (Ed25519, RSA-PSS).
+    /// The certificate's digest for `tls-server-end-point` (RFC 5929). Its hash is that of the signature, with SHA-256 in place of MD5 and
+    /// SHA-1. `None` if the signature algorithm has no fixed hash (Ed25519, RSA-PSS).
     pub(super) fn end_point_digest(&self) -> Option<digest::Digest> {
         const RSA: &[u8] = &[0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1];
         const ECDSA: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 4];
@@ -289,19 +291,20 @@ pub(super) fn is_valid_signature(
     signature: &[u8],
 ) -> bool {
     let mut parts = Der(key);
-    let kind = parts.take(SEQUENCE);
-    let bits = parts.take(BIT_STRING).and_then(bit_string_bytes);
-    let (Some(kind), Some(bits)) = (kind, bits) else {
+    let key_algorithm = parts.take(SEQUENCE);
+    let key_bytes = parts.take(BIT_STRING).and_then(bit_string_bytes);
+    let (Some(key_algorithm), Some(key_bytes)) = (key_algorithm, key_bytes) else {
         return false;
     };
-    kind == algorithm.public_key_alg_id().as_ref()
-        && algorithm.verify_signature(bits, message, signature).is_ok()
+    key_algorithm == algorithm.public_key_alg_id().as_ref()
+        && algorithm
+            .verify_signature(key_bytes, message, signature)
+            .is_ok()
 }
 
 fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
-    let short = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    short
-        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+    let ipv4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    ipv4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
         .ok()
 }
 
@@ -319,7 +322,7 @@ fn parse_extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
     while let Some(extension) = list.take(SEQUENCE) {
         let mut fields = Der(extension);
         let id = fields.take(OBJECT)?;
-        let critical = fields.take(BOOLEAN).is_some_and(|value| value != [0]);
+        let is_critical = fields.take(BOOLEAN).is_some_and(|value| value != [0]);
         let value = fields.take(OCTET_STRING)?;
         // With a duplicate extension it would be ambiguous which one applies.
         if extensions.iter().any(|known| known.id == id) {
@@ -327,7 +330,7 @@ fn parse_extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
         }
         extensions.push(Extension {
             id,
-            critical,
+            is_critical,
             value,
         });
     }
@@ -345,10 +348,10 @@ fn parse_time((tag, text): (u8, &[u8])) -> Option<i64> {
         Some(
             digits
                 .iter()
-                .fold(0, |all, digit| all * 10 + i64::from(digit - b'0')),
+                .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')),
         )
     };
-    let (year, rest) = match (tag, digits.len()) {
+    let (year, month_start) = match (tag, digits.len()) {
         (UTC_TIME, 12) => {
             let year = number(0, 2)?;
             (year + if year < 50 { 2000 } else { 1900 }, 2)
@@ -356,7 +359,7 @@ fn parse_time((tag, text): (u8, &[u8])) -> Option<i64> {
         (GENERALIZED_TIME, 14) => (number(0, 4)?, 4),
         _ => return None,
     };
-    let part = |index: usize| number(rest + 2 * index, rest + 2 * index + 2);
+    let part = |index: usize| number(month_start + 2 * index, month_start + 2 * index + 2);
     let (month, day, hour, minute, second) = (part(0)?, part(1)?, part(2)?, part(3)?, part(4)?);
     if !(1..=12).contains(&month)
         || !(1..=31).contains(&day)

@@ -26,7 +26,7 @@ use rustls::{ClientConnection, HandshakeKind};
 pub(crate) use failures::{missing_feature, translate_error, unproven_certificate};
 pub(crate) use options::ChannelOptions;
 
-/// The layers between the socket and the packets. Plain costs nothing.
+/// The layers between the socket and the packets; `Plain` has none and costs nothing.
 #[derive(Debug, Default)]
 pub(crate) enum Channel {
     #[default]
@@ -44,7 +44,7 @@ pub(crate) struct Layers {
 struct Tls {
     session: ClientConnection,
     /// The peer has ended the session: it neither sends nor receives anything more.
-    ended: bool,
+    has_ended: bool,
 }
 
 impl fmt::Debug for Layers {
@@ -96,8 +96,8 @@ pub(crate) struct TlsFacts {
 impl TlsFacts {
     /// Round trips of the handshake: TLS 1.2 takes one to resume, else two; TLS 1.3 takes one, and another after a refused key share.
     pub(crate) fn round_trips(&self) -> u32 {
-        let full = self.version == "TLSv1.2" && !self.resumed;
-        1 + u32::from(full || self.retried)
+        let is_full_handshake = self.version == "TLSv1.2" && !self.resumed;
+        1 + u32::from(is_full_handshake || self.retried)
     }
 }
 
@@ -158,7 +158,7 @@ impl Channel {
         flush(&mut tls, out)?;
         self.layers_mut().tls = Some(Tls {
             session: tls,
-            ended: false,
+            has_ended: false,
         });
         Ok(())
     }
@@ -270,10 +270,12 @@ impl Channel {
         self.tls().is_some_and(|tls| tls.session.is_handshaking())
     }
 
-    /// Check, while an answer is incomplete, that more may come: an error if the peer has ended TLS although the socket is open.
+    /// Check that the peer may send more, while an answer is incomplete. It is an error if the peer has ended TLS with the socket open.
     pub(crate) fn check_not_ended(&self) -> Result<(), ChannelError> {
         match self.tls() {
-            Some(Tls { ended: true, .. }) => Err(ChannelError::Ended),
+            Some(Tls {
+                has_ended: true, ..
+            }) => Err(ChannelError::Ended),
             _ => Ok(()),
         }
     }
@@ -328,7 +330,7 @@ fn encrypt(tls: &mut Option<Tls>, bytes: &[u8], out: &mut Vec<u8>) -> Result<(),
         out.extend_from_slice(bytes);
         return Ok(());
     };
-    if tls.ended {
+    if tls.has_ended {
         return Err(ChannelError::Ended);
     }
     tls.session
@@ -351,10 +353,10 @@ fn decrypt(
     };
     let Tls {
         session: tls,
-        ended,
+        has_ended,
     } = tls;
     while !raw.is_empty() {
-        if *ended || tls.read_tls(&mut raw).map_err(memory_error)? == 0 {
+        if *has_ended || tls.read_tls(&mut raw).map_err(memory_error)? == 0 {
             // The peer has ended the session: further bytes are never consumed, so this loop would not end.
             return Err(rustls::Error::General(
                 "the peer sent more after ending the session".to_owned(),
@@ -362,7 +364,7 @@ fn decrypt(
             .into());
         }
         let state = tls.process_new_packets()?;
-        *ended |= state.peer_has_closed();
+        *has_ended |= state.peer_has_closed();
         let mut unread_bytes = state.plaintext_bytes_to_read();
         let mut reader = tls.reader();
         while unread_bytes > 0 {

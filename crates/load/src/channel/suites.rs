@@ -44,14 +44,14 @@ const NAMES: [(CipherSuite, &str); 9] = [
     ),
 ];
 
-/// The suite with this name of OpenSSL or IANA.
+/// Find a suite by its name in OpenSSL or in IANA's registry.
 pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
     let (suite_id, _) = NAMES.into_iter().find(|(suite, openssl)| {
-        let known = [Some(*openssl), suite.as_str()];
-        known
+        let known_names = [Some(*openssl), suite.as_str()];
+        known_names
             .iter()
             .flatten()
-            .any(|known| known.eq_ignore_ascii_case(name))
+            .any(|known_name| known_name.eq_ignore_ascii_case(name))
     })?;
     ring::ALL_CIPHER_SUITES
         .iter()
@@ -59,7 +59,7 @@ pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
         .find(|suite| suite.suite() == suite_id)
 }
 
-/// All names of OpenSSL, for messages.
+/// List OpenSSL's names of all suites, for messages.
 pub(super) fn list() -> String {
     NAMES.map(|(_, openssl)| openssl).join(", ")
 }
@@ -68,7 +68,7 @@ pub(super) fn list() -> String {
 pub(super) fn name(suite: SupportedCipherSuite) -> &'static str {
     NAMES
         .into_iter()
-        .find(|(known, _)| *known == suite.suite())
+        .find(|(suite_id, _)| *suite_id == suite.suite())
         .map_or("unknown", |(_, openssl)| openssl)
 }
 

@@ -1,9 +1,9 @@
-//! Verifies a server's certificate: nothing, its authority only, or its name too. That the server holds the certificate's key is
-//! checked in every case.
+//! Verifies a server's certificate as far as the job requires: not at all, that a trusted authority signed it, or its name as well.
+//! Whether the server holds the certificate's key is always checked.
 //!
-//! Certificates that libpq and the clients of MySQL accept are accepted. `webpki` checks the path of an ordinary certificate. It
-//! always refuses certificates of version 1 and those marked as an authority's; [`Path`] checks their paths. Names are compared
-//! as in those clients.
+//! The certificates that libpq and the clients of MySQL accept are accepted here, and names are compared as in those clients. `webpki`
+//! checks the path of an ordinary certificate. It refuses certificates of version 1 and those marked as an authority's, so [`Path`]
+//! checks the paths of these.
 
 use std::net::IpAddr;
 
@@ -60,7 +60,7 @@ impl Verifier {
                 .collect(),
             remaining_checks: MAX_CHECKS,
         };
-        let constrained = path.is_constrained(&certificate);
+        let is_constrained = path.is_constrained(&certificate);
         if certificate.version < 3 || certificate.max_authorities_below().is_some() {
             path.verify(&certificate)?;
         } else {
@@ -73,7 +73,7 @@ impl Verifier {
             )?;
         }
         match name {
-            Some(name) if !is_issued_to(&certificate, name, constrained) => {
+            Some(name) if !is_issued_to(&certificate, name, is_constrained) => {
                 Err(CertificateError::NotValidForNameContext {
                     expected: name.to_owned(),
                     presented: list_presented_names(&certificate),
@@ -98,7 +98,7 @@ impl ServerCertVerifier for Verifier {
             TlsVerify::None => {}
             TlsVerify::Ca => self.verify_path(leaf, intermediates, None, now)?,
             TlsVerify::Full => self.verify_path(leaf, intermediates, Some(name), now)?,
-            // The login decides later; only the validity period is checked here.
+            // The login verifies the certificate by the password; only the validity period is checked here.
             TlsVerify::Password => check_validity(&parse_certificate(leaf)?, now)?,
         }
         Ok(ServerCertVerified::assertion())
@@ -152,18 +152,18 @@ fn check_validity(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), Ce
         .validity()
         .ok_or(CertificateError::BadEncoding)?;
     let seconds = now.as_secs() as i64;
-    let time = |seconds: i64| {
+    let unix_time = |seconds: i64| {
         UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds.max(0) as u64))
     };
     if seconds < validity.not_before {
-        let not_before = time(validity.not_before);
+        let not_before = unix_time(validity.not_before);
         return Err(CertificateError::NotValidYetContext {
             time: now,
             not_before,
         });
     }
     if seconds > validity.not_after {
-        let not_after = time(validity.not_after);
+        let not_after = unix_time(validity.not_after);
         return Err(CertificateError::ExpiredContext {
             time: now,
             not_after,
@@ -172,8 +172,8 @@ fn check_validity(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), Ce
     Ok(())
 }
 
-/// A path from a certificate to a trusted one, for certificates that `webpki` refuses. It is checked by the rules of RFC 5280 that
-/// apply; paths through an authority with name constraints are refused.
+/// Finds a path from a certificate that `webpki` refuses to a trusted one, by the rules of RFC 5280 that apply. Paths through an
+/// authority with name constraints are refused.
 struct Path<'a> {
     verifier: &'a Verifier,
     now: UnixTime,
@@ -206,9 +206,9 @@ impl Path<'_> {
         Err(CertificateError::UnknownIssuer)
     }
 
-    /// Whether an authority on any path of this certificate constrains the names below it.
+    /// Whether an authority on any path of this certificate constrains the names of the certificates below it.
     fn is_constrained(&self, leaf: &Certificate<'_>) -> bool {
-        let issues = |name: &[u8]| {
+        let is_issuer = |name: &[u8]| {
             leaf.issuer == name
                 || self
                     .intermediates
@@ -219,10 +219,11 @@ impl Path<'_> {
         self.intermediates
             .iter()
             .any(|authority| authority.has_extension(NAME_CONSTRAINTS))
-            || roots.any(|root| root.name_constraints.is_some() && issues(&root.subject))
+            || roots.any(|root| root.name_constraints.is_some() && is_issuer(&root.subject))
     }
 
-    /// Whether a certificate, given by its encoding and its issuer's name, leads to a root, with `below` authorities under it.
+    /// Whether there is a path from a certificate, given by its encoding and its issuer's name, to a root. `below`: the number of
+    /// authorities below the certificate.
     fn leads_to_root(&mut self, (der, issuer): (&[u8], &[u8]), below: u8) -> bool {
         let Some(certificate) = Certificate::parse(der) else {
             return false;
@@ -288,13 +289,17 @@ fn has_unknown_critical_extension(certificate: &Certificate<'_>) -> bool {
         EXTENDED_KEY_USAGE,
     ];
     let mut extensions = certificate.extensions.iter();
-    extensions.any(|extension| extension.critical && !known.contains(&extension.id))
+    extensions.any(|extension| extension.is_critical && !known.contains(&extension.id))
 }
 
 /// Whether the certificate is issued to `name`, as libpq decides it: an alternative name must be equal to it or a wildcard for it. If
-/// there is no alternative name of its kind, the subject's common name counts, unless names are `constrained`: constraints apply to
-/// alternative names only.
-fn is_issued_to(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool) -> bool {
+/// there is no alternative name of its kind, the subject's common name counts, unless an authority constrains names
+/// (`is_constrained`), because such constraints apply to alternative names only.
+fn is_issued_to(
+    certificate: &Certificate<'_>,
+    name: &ServerName<'_>,
+    is_constrained: bool,
+) -> bool {
     let (text, address) = match name {
         ServerName::DnsName(name) => (name.as_ref().to_owned(), None),
         ServerName::IpAddress(address) => {
@@ -312,40 +317,40 @@ fn is_issued_to(certificate: &Certificate<'_>, name: &ServerName<'_>, constraine
         Name::Address(presented) => address == Some(*presented),
     });
     has_alternative_name
-        || (!constrained
+        || (!is_constrained
             && !names.iter().any(is_same_kind)
             && certificate.common_name().is_some_and(matches_host))
 }
 
-/// Whether `pattern` equals `host`, or has `*` as the complete first of at least three labels and matches it.
-fn matches_pattern(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
+/// Whether `pattern` matches `host`: both are equal, or the pattern has at least three labels, the first of which is `*`.
+fn matches_pattern(pattern: &[u8], host: &[u8], allows_wildcard: bool) -> bool {
     if pattern.eq_ignore_ascii_case(host) {
         return true;
     }
-    let Some(rest) = pattern.strip_prefix(b"*") else {
+    let Some(suffix) = pattern.strip_prefix(b"*") else {
         return false;
     };
-    let Some((label, tail)) = host.split_at_checked(host.len().wrapping_sub(rest.len())) else {
+    let Some((label, tail)) = host.split_at_checked(host.len().wrapping_sub(suffix.len())) else {
         return false;
     };
-    wildcards
-        && rest.first() == Some(&b'.')
-        && rest[1..].contains(&b'.')
+    allows_wildcard
+        && suffix.first() == Some(&b'.')
+        && suffix[1..].contains(&b'.')
         && !label.is_empty()
         && !label.contains(&b'.')
-        && rest.eq_ignore_ascii_case(tail)
+        && suffix.eq_ignore_ascii_case(tail)
 }
 
-/// The certificate's names, for messages.
+/// List the certificate's names, for messages.
 fn list_presented_names(certificate: &Certificate<'_>) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = certificate.alternative_names();
     if names.is_empty() {
         return certificate.common_name().map(text).into_iter().collect();
     }
-    let shown = names.iter().map(|name| match name {
+    let names = names.iter().map(|name| match name {
         Name::Host(host) => text(host),
         Name::Address(address) => address.to_string(),
     });
-    shown.collect()
+    names.collect()
 }

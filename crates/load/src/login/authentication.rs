@@ -40,8 +40,8 @@ impl Authentication {
         parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Negotiation>, LoginError> {
-        let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
-        if first == reply::ERR {
+        let first_byte = payload.first().copied().ok_or(Malformed::Short("packet"))?;
+        if first_byte == reply::ERR {
             return Err(LoginError::Login(ServerError::parse(payload)?));
         }
         self.rounds += 1;
@@ -59,7 +59,7 @@ impl Authentication {
         let secrecy = parameters
             .channel_options
             .secrecy(&stream.channel, parameters.target);
-        match first {
+        match first_byte {
             reply::OK => {
                 if let Some(digest) = parameters.channel_options.unproven_digest(&stream.channel) {
                     let info = reply::OkPacket::info(payload)?;
@@ -72,9 +72,9 @@ impl Authentication {
             }
             reply::EOF => {
                 let switch = AuthSwitch::parse(payload)?;
-                let (next, proof) =
+                let (next_exchange, proof) =
                     Exchange::with_plugin(&switch.plugin, password, &switch.scramble, secrecy)?;
-                *exchange = next;
+                *exchange = next_exchange;
                 stream.send(&proof);
             }
             auth::MORE_DATA => {
@@ -120,14 +120,14 @@ fn answer_greeting(
             .channel_options
             .encrypt(&mut stream.channel, out)?;
     }
-    let next = negotiated.login(
+    let next_sequence = negotiated.login(
         &mut stream.packets,
         sequence,
         &parameters.account,
         exchange.plugin(),
         &proof,
     );
-    stream.framer.expect(next);
+    stream.framer.expect(next_sequence);
     stream.round_trips += 1;
     Ok(Negotiation {
         greeting,

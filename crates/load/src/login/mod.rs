@@ -40,7 +40,7 @@ pub(crate) struct Login {
     stage: Stage,
     facts: Option<SessionFacts>,
     statements: Statements,
-    /// Packet bytes that the channel decoded from the socket; kept to reuse its memory.
+    /// Buffer for the packet bytes that the channel decodes; kept to reuse its memory.
     plain: Vec<u8>,
 }
 
@@ -50,15 +50,15 @@ struct PacketStream {
     framer: Framer,
     /// Complete packets that are not sealed yet.
     packets: Vec<u8>,
-    /// Round trips, counted by what was sent and not by how bytes arrived, without those of TLS.
+    /// Round trips, without those of TLS. They are counted by the packets sent, not by how bytes arrived.
     round_trips: u32,
 }
 
 impl PacketStream {
     /// Append a packet that answers the last one received.
     fn send(&mut self, payload: &[u8]) {
-        let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
-        self.framer.expect(next);
+        let next_sequence = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
+        self.framer.expect(next_sequence);
         self.round_trips += 1;
     }
 }
@@ -86,23 +86,23 @@ impl Login {
         parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool, LoginError> {
-        let mut ready = false;
+        let mut is_ready = false;
         // The framer's payload must not stay borrowed while the stage changes; these packets are few and small.
         while let Some(payload) = self.stream.framer.next(&mut input)?.map(<[u8]>::to_vec) {
             let was_plain = self.stream.channel.is_plain();
-            ready = self.handle_packet(&payload, parameters, out)?;
+            is_ready = self.handle_packet(&payload, parameters, out)?;
             let has_changed = was_plain && !self.stream.channel.is_plain();
             // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
-            if (ready || has_changed) && !input.is_empty() {
+            if (is_ready || has_changed) && !input.is_empty() {
                 return Err(Malformed::Unexpected("bytes follow the end of a step").into());
             }
-            if ready {
+            if is_ready {
                 break;
             }
         }
         self.stream.channel.seal(&self.stream.packets, out)?;
         self.stream.packets.clear();
-        Ok(ready)
+        Ok(is_ready)
     }
 
     fn handle_packet(
@@ -129,9 +129,9 @@ impl Login {
                 }
                 let mut preparation = Preparation::new(parameters.program);
                 preparation.request_ahead(&mut self.stream, parameters);
-                let ready = preparation.is_done();
+                let is_ready = preparation.is_done();
                 self.stage = Stage::Preparing(preparation);
-                Ok(ready)
+                Ok(is_ready)
             }
             Stage::Preparing(preparation) => preparation.handle_packet(
                 payload,
@@ -175,18 +175,18 @@ impl Handshake for Login {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         let opened = self.stream.channel.open(raw, &mut plain, out);
-        let ready = opened
+        let is_ready = opened
             .map_err(LoginError::from)
             .and_then(|()| self.handle_packets(&plain, parameters, out))
-            .and_then(|ready| {
-                if !ready {
+            .and_then(|is_ready| {
+                if !is_ready {
                     self.stream.channel.check_not_ended()?;
                 }
-                Ok(ready)
+                Ok(is_ready)
             })
             .map_err(|error| error.translate(parameters))?;
         self.plain = plain;
-        Ok(if ready { self.take_session() } else { None })
+        Ok(if is_ready { self.take_session() } else { None })
     }
 }
 

@@ -1,7 +1,8 @@
 //! A page made by a real application, requested over FastCGI as a web server does.
 //!
-//! A page ends with the last byte of its end record, when a web server closes too: cleanup by the application after that delays the
-//! next page, as it does behind a web server. Not here: the codec (`howfar_wire::fastcgi`), whether a page is valid ([`verdict`]).
+//! A page ends with the last byte of its end record, at which a web server would close the connection. Cleanup by the application
+//! after that delays the next page, as it does behind a web server. Not here: the codec (`howfar_wire::fastcgi`), and whether a page is
+//! valid ([`verdict`]).
 
 mod verdict;
 
@@ -29,7 +30,7 @@ use crate::sockopt::peer_pid;
 /// Names of times measured besides the latency of pages; the constants below are indices into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];
 const CONNECT_INDEX: usize = 0;
-/// Times of waits for room in the application's queue of new connections; their number shows how often the queue was full.
+/// Index of the times spent waiting for room in the application's queue of new connections. Their number shows how often it was full.
 const QUEUE_INDEX: usize = 1;
 /// Size of the receive buffer: most answers come in one piece.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -58,13 +59,13 @@ struct FastCgiWorker {
 /// The outcome of a request.
 #[derive(Debug)]
 enum RequestOutcome {
-    /// The answer, and with it the page, ended at this time.
-    End(u64),
+    /// The answer ended at this time, and with it the page.
+    Ended(u64),
     /// The application closed a kept connection before it answered a byte.
     Closed,
 }
 
-/// Set up all that precedes the first page: the receipt, and a page for each worker.
+/// Prepare a job before its first page: connect, and make the receipt and a page for each worker.
 pub(super) fn setup(job: &PageJob, fastcgi: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
     let endpoint = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
     let first = endpoint.connect(&mut PageRecord::default())?;
@@ -202,9 +203,9 @@ impl ApplicationEndpoint {
 impl FastCgiWorker {
     /// Send the request and receive the reply to its end. `is_new`: nothing was sent over this connection before.
     ///
-    /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads a request already in flight without answering. So, as
-    /// web servers do, a close before the first byte is treated as a close between requests. The cause may also be a child that
-    /// crashed while making the page; both are counted as reopened.
+    /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads a request already in flight without answering. Therefore
+    /// a close before the first byte is treated as a close between requests, as web servers do. The cause may also be a child that
+    /// crashed while making the page; either counts as a reopened connection.
     fn request_page(
         &mut self,
         socket: &OwnedFd,
@@ -247,7 +248,7 @@ impl FastCgiWorker {
             if is_complete.map_err(|error| self.malformed_failure(error))? {
                 let ended_ns = now_ns();
                 record.counters.to_server += self.endpoint.request.len() as u64;
-                return Ok(RequestOutcome::End(ended_ns));
+                return Ok(RequestOutcome::Ended(ended_ns));
             }
         }
     }
@@ -287,12 +288,12 @@ impl Page for FastCgiWorker {
                 None => self.endpoint.connect(record)?,
             };
             let ended_ns = match self.request_page(&socket, is_new, record)? {
-                // The next connection is new.
+                // Open a new connection and request the page again.
                 RequestOutcome::Closed => {
                     record.reopened += 1;
                     continue;
                 }
-                RequestOutcome::End(ended_ns) => ended_ns,
+                RequestOutcome::Ended(ended_ns) => ended_ns,
             };
             if self.endpoint.fastcgi.keep_connection {
                 self.persistent = Some(socket);

@@ -26,8 +26,8 @@ const MYSQL: usize = 0;
 const POSTGRESQL: usize = 1;
 const REDIS: usize = 2;
 const MEMCACHED: usize = 3;
-const SERVICES: usize = 4;
-const LATENCY_KINDS: [&str; 2 * SERVICES + 1] = [
+const SERVICE_COUNT: usize = 4;
+const LATENCY_KINDS: [&str; 2 * SERVICE_COUNT + 1] = [
     "turn.mysql",
     "turn.postgresql",
     "turn.redis",
@@ -38,22 +38,22 @@ const LATENCY_KINDS: [&str; 2 * SERVICES + 1] = [
     "connect.memcached",
     "cpu",
 ];
-const SERVICE_NAMES: [&str; SERVICES] = ["mysql", "postgresql", "redis", "memcached"];
-const CONNECT: usize = SERVICES;
-const CPU: usize = 2 * SERVICES;
+const SERVICE_NAMES: [&str; SERVICE_COUNT] = ["mysql", "postgresql", "redis", "memcached"];
+const CONNECT: usize = SERVICE_COUNT;
+const CPU: usize = 2 * SERVICE_COUNT;
 /// Separates the random numbers of keys from those of statements' values, and those of the stores from each other.
 const KEY_STREAM: u64 = 0x5061_6765_0000_0000;
 
 /// The plan of a job's pages, shared by all workers.
 struct Plan {
-    endpoints: [Option<ServiceEndpoint>; SERVICES],
-    /// Index of the SQL service.
-    sql: usize,
+    endpoints: [Option<ServiceEndpoint>; SERVICE_COUNT],
+    /// Index of the service that queries go to.
+    sql_index: usize,
     /// Whether any step needs the service.
-    needed: [bool; SERVICES],
+    is_needed: [bool; SERVICE_COUNT],
     steps: Vec<PageStep>,
     rounds: u64,
-    per_page: bool,
+    connects_per_page: bool,
     seed: u64,
 }
 
@@ -65,40 +65,40 @@ impl Plan {
     }
 }
 
-/// Set up all that precedes the first page: receipts, and a page for each worker.
+/// Prepare a job before its first page: open connections, and make the receipts and a page for each worker.
 pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<PageSetup, Failed> {
     let plan = Arc::new(make_plan(job, script)?);
     let mut receipts = Vec::new();
-    let mut opened: [Vec<ServiceConnection>; SERVICES] = Default::default();
+    let mut open_connections: [Vec<ServiceConnection>; SERVICE_COUNT] = Default::default();
     for (service, endpoint) in plan.endpoints.iter().enumerate() {
         let Some(endpoint) = endpoint else { continue };
         let (receipt, connections) =
             endpoint.open_with_receipt(script.connect, job.workers, cpus)?;
         receipts.push((endpoint.name, receipt));
-        if plan.needed[service] && !plan.per_page {
-            opened[service] = connections;
-            opened[service].reverse();
+        if plan.is_needed[service] && !plan.connects_per_page {
+            open_connections[service] = connections;
+            open_connections[service].reverse();
         } else {
             connections.into_iter().for_each(ServiceConnection::close);
         }
     }
-    let (_, first) = receipts
+    let (_, first_receipt) = receipts
         .first()
         .cloned()
         .ok_or_else(|| internal("a script without a service"))?;
     let speed = ComputeSpeed::measure();
     let pages = (0..u64::from(job.workers)).map(|worker| {
-        let connections = opened.each_mut().map(Vec::pop);
+        let connections = open_connections.each_mut().map(Vec::pop);
         Box::new(Script::new(&plan, worker, connections, speed)) as Box<dyn Page>
     });
     let pages = pages.collect();
     // More connections may have been opened than there are workers.
-    opened
+    open_connections
         .into_iter()
         .flatten()
         .for_each(ServiceConnection::close);
     Ok(PageSetup {
-        receipt: first,
+        receipt: first_receipt,
         services: BTreeMap::from_iter(receipts),
         kinds: LATENCY_KINDS.to_vec(),
         pages,
@@ -119,17 +119,17 @@ fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
             })
             .transpose()
     };
-    let keys = |keys: Option<&_>| keys.cloned().map(Workload::KeyValue);
+    let key_workload = |keys: Option<&_>| keys.cloned().map(Workload::KeyValue);
     let queries = script.queries().map(Workload::Custom);
-    let sql = match script.protocol() {
+    let sql_index = match script.protocol() {
         SqlProtocol::Mysql => MYSQL,
         SqlProtocol::Postgresql => POSTGRESQL,
     };
-    let mut needed = [false; SERVICES];
+    let mut is_needed = [false; SERVICE_COUNT];
     for step in &script.steps {
         match step {
-            PageStep::Query { .. } => needed[sql] = true,
-            PageStep::Get { store, .. } => needed[service_index(*store)] = true,
+            PageStep::Query { .. } => is_needed[sql_index] = true,
+            PageStep::Get { store, .. } => is_needed[service_index(*store)] = true,
             PageStep::Cpu { .. } => {}
         }
     }
@@ -140,19 +140,19 @@ fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
             endpoint(
                 REDIS,
                 script.redis.as_ref(),
-                keys(script.redis_keys.as_ref()),
+                key_workload(script.redis_keys.as_ref()),
             )?,
             endpoint(
                 MEMCACHED,
                 script.memcached.as_ref(),
-                keys(script.memcached_keys.as_ref()),
+                key_workload(script.memcached_keys.as_ref()),
             )?,
         ],
-        sql,
-        needed,
+        sql_index,
+        is_needed,
         steps: script.steps.clone(),
         rounds: u64::from(script.rounds),
-        per_page: script.connect == PageConnect::PerPage,
+        connects_per_page: script.connect == PageConnect::PerPage,
         seed: job.seed,
     })
 }
@@ -160,9 +160,9 @@ fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
 fn build_program(
     job: &PageJob,
     protocol: SqlProtocol,
-    requested: Option<Workload>,
+    workload: Option<Workload>,
 ) -> Result<Program, Failed> {
-    let Some(workload) = requested else {
+    let Some(workload) = workload else {
         return Ok(unprepared_program(protocol));
     };
     Program::with_protocol(protocol, 1, &workload, job.workers, job.seed)
@@ -180,26 +180,26 @@ fn service_index(store: Store) -> usize {
 struct Script {
     plan: Arc<Plan>,
     worker: u64,
-    /// Rounds run so far, over all pages: each has its own random numbers.
-    round: u64,
-    connections: [Option<ServiceConnection>; SERVICES],
+    /// Number of rounds begun so far, over all pages. Each round has its own random numbers.
+    rounds_begun: u64,
+    connections: [Option<ServiceConnection>; SERVICE_COUNT],
     memory: Memory,
     cursor: Cursor,
-    keys: [RandomStream; SERVICES],
+    key_streams: [RandomStream; SERVICE_COUNT],
     buffers: Buffers,
     burner: Burner,
-    usage: [ServiceUse; SERVICES],
+    usage: [ServiceUse; SERVICE_COUNT],
 }
 
 impl Script {
     fn new(
         plan: &Arc<Plan>,
         worker: u64,
-        connections: [Option<ServiceConnection>; SERVICES],
+        connections: [Option<ServiceConnection>; SERVICE_COUNT],
         speed: ComputeSpeed,
     ) -> Self {
         let no_statements = unprepared_program(SqlProtocol::Mysql);
-        let program = plan.endpoints[plan.sql]
+        let program = plan.endpoints[plan.sql_index]
             .as_ref()
             .map_or(&no_statements, |endpoint| &endpoint.program);
         Self {
@@ -207,9 +207,9 @@ impl Script {
             cursor: program.transaction(worker, 0),
             plan: Arc::clone(plan),
             worker,
-            round: 0,
+            rounds_begun: 0,
             connections,
-            keys: [RandomStream::new(0, 0, 0); SERVICES],
+            key_streams: [RandomStream::new(0, 0, 0); SERVICE_COUNT],
             buffers: Buffers::new(),
             burner: Burner::new(speed),
             usage: SERVICE_NAMES.map(zero_usage),
@@ -218,14 +218,14 @@ impl Script {
 
     /// Start the random numbers of the next round.
     fn begin_round(&mut self, plan: &Plan) {
-        if let Some(endpoint) = &plan.endpoints[plan.sql] {
-            self.cursor = endpoint.program.transaction(self.worker, self.round);
+        if let Some(endpoint) = &plan.endpoints[plan.sql_index] {
+            self.cursor = endpoint.program.transaction(self.worker, self.rounds_begun);
         }
         for store in [REDIS, MEMCACHED] {
             let seed = plan.seed ^ KEY_STREAM ^ store as u64;
-            self.keys[store] = RandomStream::new(seed, self.worker, self.round);
+            self.key_streams[store] = RandomStream::new(seed, self.worker, self.rounds_begun);
         }
-        self.round += 1;
+        self.rounds_begun += 1;
     }
 
     fn run_step(
@@ -255,16 +255,16 @@ impl Script {
     }
 
     fn run_query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
-        let sql = plan.sql;
-        let endpoint = plan.endpoint(sql)?;
+        let sql_index = plan.sql_index;
+        let endpoint = plan.endpoint(sql_index)?;
         let program = &endpoint.program;
         let Some(due) = self.cursor.next(program) else {
             return Err(internal("a round has more queries than its statements"));
         };
         let connection = get_connection(
-            &mut self.connections[sql],
+            &mut self.connections[sql_index],
             endpoint,
-            sql,
+            sql_index,
             &mut self.usage,
             record,
         )?;
@@ -281,7 +281,7 @@ impl Script {
         round_trip(
             connection,
             endpoint,
-            sql,
+            sql_index,
             &mut self.buffers,
             operation,
             &mut self.usage,
@@ -315,7 +315,7 @@ impl Script {
             .ok_or_else(|| internal("a store that answers no commands"))?;
         commands.write_read(
             keys_each,
-            &mut self.keys[store],
+            &mut self.key_streams[store],
             &mut self.buffers.packet,
             replies,
         );
@@ -342,7 +342,7 @@ fn get_connection<'a>(
     slot: &'a mut Option<ServiceConnection>,
     endpoint: &ServiceEndpoint,
     service: usize,
-    usage: &mut [ServiceUse; SERVICES],
+    usage: &mut [ServiceUse; SERVICE_COUNT],
     record: &mut PageRecord,
 ) -> Result<&'a mut ServiceConnection, Failed> {
     if slot.is_none() {
@@ -362,7 +362,7 @@ fn round_trip(
     service: usize,
     buffers: &mut Buffers,
     operation: (u64, &str),
-    usage: &mut [ServiceUse; SERVICES],
+    usage: &mut [ServiceUse; SERVICE_COUNT],
     record: &mut PageRecord,
 ) -> Result<(), Failed> {
     let sent_ns = now_ns();
@@ -390,12 +390,12 @@ fn round_trip(
 impl Page for Script {
     fn open(&mut self) -> Result<(), Failed> {
         let plan = Arc::clone(&self.plan);
-        if plan.per_page {
+        if plan.connects_per_page {
             return Ok(());
         }
         for (service, endpoint) in plan.endpoints.iter().enumerate() {
-            let missing = plan.needed[service] && self.connections[service].is_none();
-            if let Some(endpoint) = endpoint.as_ref().filter(|_| missing) {
+            let is_missing = plan.is_needed[service] && self.connections[service].is_none();
+            if let Some(endpoint) = endpoint.as_ref().filter(|_| is_missing) {
                 self.connections[service] = Some(endpoint.open()?);
             }
         }
@@ -412,7 +412,7 @@ impl Page for Script {
                 self.run_step(&plan, step, record)?;
             }
         }
-        if plan.per_page {
+        if plan.connects_per_page {
             self.close();
         }
         record.add_latency(CPU, thread_cpu_ns() - cpu_at_start_ns);

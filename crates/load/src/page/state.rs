@@ -27,7 +27,7 @@ pub(crate) enum WorkerEvent {
     Ended,
 }
 
-/// Suffix of reported names in nanoseconds: these numbers are also recorded as latencies.
+/// Suffix of the names of reported numbers that are nanoseconds; these numbers are also recorded as latencies.
 const LATENCY_SUFFIX: &str = "_ns";
 /// Maximum number of names that pages may report; further ones, as of a page that puts numbers into names, are only counted.
 const MAX_NAMES: usize = 256;
@@ -35,7 +35,7 @@ const OMITTED_NAMES: &str = "names_left_out";
 
 /// A page in progress.
 #[derive(Debug, Clone, Copy)]
-struct InProgress {
+struct PageInProgress {
     intended_ns: u64,
     began_ns: u64,
 }
@@ -60,9 +60,9 @@ struct Load {
 /// One worker's state.
 #[derive(Debug, Clone, Copy, Default)]
 struct WorkerSlot {
-    in_progress: Option<InProgress>,
-    /// Number of pages in the window, and the sum of their times.
-    done: u64,
+    in_progress: Option<PageInProgress>,
+    /// Number of pages that ended in the window, and the sum of their times.
+    completed_pages: u64,
     busy_ns: u64,
 }
 
@@ -77,8 +77,8 @@ pub(super) struct State {
     /// Maximum number of pages that may begin in the window; 0 for no limit.
     max_pages: u64,
     begun_pages: u64,
-    /// The limit is reached: no further page may begin.
-    limit_reached: bool,
+    /// Whether `max_pages` have begun: then no further page may begin.
+    is_limit_reached: bool,
     to_coordinator: Sender<WorkerEvent>,
 }
 
@@ -106,7 +106,7 @@ impl State {
             },
             max_pages: job.pages,
             begun_pages: 0,
-            limit_reached: false,
+            is_limit_reached: false,
             to_coordinator,
         }
     }
@@ -141,13 +141,13 @@ impl State {
 
     /// Assign a page to `worker`, free since `free_since_ns`, if one is due at `now`; it begins at once.
     pub(super) fn assign(&mut self, worker: usize, now: u64, free_since_ns: u64) -> Assignment {
-        let no_more = Assignment::NoneBefore(u64::MAX);
+        let no_more_pages = Assignment::NoneBefore(u64::MAX);
         let Some(load) = &mut self.load else {
-            return no_more;
+            return no_more_pages;
         };
-        if self.limit_reached {
+        if self.is_limit_reached {
             self.report_if_drained();
-            return no_more;
+            return no_more_pages;
         }
         let intended_ns = match &mut load.schedule {
             None => now,
@@ -162,12 +162,12 @@ impl State {
         };
         if self.max_pages > 0 && load.tally.is_counting() {
             self.begun_pages += 1;
-            self.limit_reached = self.begun_pages == self.max_pages;
-            if let Some(schedule) = load.schedule.as_mut().filter(|_| self.limit_reached) {
+            self.is_limit_reached = self.begun_pages == self.max_pages;
+            if let Some(schedule) = load.schedule.as_mut().filter(|_| self.is_limit_reached) {
                 schedule.close();
             }
         }
-        self.slots[worker].in_progress = Some(InProgress {
+        self.slots[worker].in_progress = Some(PageInProgress {
             intended_ns,
             began_ns: now,
         });
@@ -185,7 +185,7 @@ impl State {
     /// Count the page of `worker`, which ended successfully at `now`.
     pub(super) fn end_page(&mut self, worker: usize, record: &PageRecord, now: u64) {
         self.pass_due_edges(now);
-        let Some(InProgress {
+        let Some(PageInProgress {
             intended_ns,
             began_ns,
         }) = self.slots[worker].in_progress.take()
@@ -200,7 +200,7 @@ impl State {
         };
         if load.tally.is_counted(&times) {
             let slot = &mut self.slots[worker];
-            slot.done += 1;
+            slot.completed_pages += 1;
             slot.busy_ns += times.now - began_ns;
             self.sums.add_page(record, &mut load.tally);
             for _ in 0..record.reopened {
@@ -225,18 +225,18 @@ impl State {
     #[cold]
     fn pass_edge(&mut self) {
         let Some(load) = &mut self.load else { return };
-        let at = load.tally.next_edge_ns();
+        let edge_ns = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
             load.tally.count_due_requests(schedule);
         }
         match load.tally.next_edge() {
             Edge::Start => {
                 for slot in &mut self.slots {
-                    (slot.done, slot.busy_ns) = (0, 0);
+                    (slot.completed_pages, slot.busy_ns) = (0, 0);
                 }
             }
-            Edge::SliceEnd { last: true } => close_window(load, &self.slots, at),
-            Edge::SliceEnd { last: false } | Edge::None => {}
+            Edge::SliceEnd { is_last: true } => close_window(load, &self.slots, edge_ns),
+            Edge::SliceEnd { is_last: false } | Edge::None => {}
         }
         let to_coordinator = &self.to_coordinator;
         load.tally.pass_edge(&mut |passed| {
@@ -272,7 +272,7 @@ impl Sums {
             *sum = sum.saturating_add(number);
             if name.ends_with(LATENCY_SUFFIX) {
                 let kind = format!("told.{name}");
-                let index = self.kinds.iter().position(|other| *other == kind);
+                let index = self.kinds.iter().position(|known_kind| *known_kind == kind);
                 let index = index.unwrap_or_else(|| {
                     self.kinds.push(kind);
                     tally.totals.kinds.push(Latency::new());
@@ -290,8 +290,8 @@ fn close_window(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
         load.tally
             .totals
             .shares
-            .add_connection(slot.done, slot.busy_ns);
-        let Some(InProgress {
+            .add_connection(slot.completed_pages, slot.busy_ns);
+        let Some(PageInProgress {
             intended_ns,
             began_ns,
         }) = slot.in_progress

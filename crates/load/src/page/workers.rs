@@ -56,7 +56,7 @@ impl Workers {
             match self.worker_events.recv() {
                 Ok(WorkerEvent::Opened(sockets)) => self.sockets.extend(sockets),
                 Ok(WorkerEvent::Failed(failed)) => return Err(failed),
-                other => return Err(internal(format!("a worker said {other:?} before the load"))),
+                other => return Err(internal(format!("a worker sent {other:?} before the load"))),
             }
         }
         Ok(())
@@ -120,12 +120,12 @@ fn run_pages(
     page: &mut dyn Page,
     to_coordinator: &Sender<WorkerEvent>,
 ) -> Result<(), Failed> {
-    // Timers of arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
+    // By default timers may fire up to 50 µs late. If this call fails, arrivals are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     page.open()?;
     let _ = to_coordinator.send(WorkerEvent::Opened(page.sockets()));
     if let Some(origin_ns) = dispatcher.wait_for_start() {
-        // Wait for the origin of the load, so that a limited number of pages begins inside the window.
+        // Begin no page before the load does: pages before the window do not count towards a limited number of pages.
         sleep_until(origin_ns);
         let mut record = PageRecord::default();
         let mut has_page = dispatcher.next(worker, None, now_ns());

@@ -108,12 +108,12 @@ fn query_memcached(
         _ => Err(Failed::new(
             FailCode::Protocol,
             format!(
-                "{} answered `{}` as no server does that speaks {}",
+                "{} gave an answer to `{}` that no {} server gives",
                 failure::target_name(exchange.target),
                 command.trim_end().replace("\r\n", " "),
                 protocol.name()
             ),
-            "Check that the address is that of a Memcached, without TLS where none is asked for; its meta commands need 1.6.",
+            "Check that this is the address of a Memcached server, and whether it expects TLS; meta commands need Memcached 1.6 or later.",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! An `io_uring` for one worker: sends are gathered into the call that also waits, receives stay armed.
+//! An `io_uring` for one worker: sends are gathered into the call that also waits, and receives stay armed.
 //!
 //! Connections are known only by their tokens. Not here: what a reply means (`worker`).
 //!
@@ -55,14 +55,14 @@ impl Token {
     }
 }
 
-/// An event that a call returned.
+/// An event that [`Ring::next`] returns.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The first `count` bytes of the buffer were received; `armed`: the receive continues.
+    /// The first `count` bytes of the buffer were received; `is_armed`: further bytes will be received without arming again.
     Received {
         token: Token,
         count: usize,
-        armed: bool,
+        is_armed: bool,
     },
     /// Nothing was received for lack of a buffer: the receive must be armed again.
     Starved {
@@ -86,9 +86,9 @@ pub(crate) enum Event {
     Writable {
         token: Token,
     },
-    /// The watched descriptor is readable; `armed`: it is still watched.
+    /// The watched descriptor is readable; `is_armed`: it is still watched.
     EpollReady {
-        armed: bool,
+        is_armed: bool,
     },
 }
 
@@ -100,7 +100,7 @@ struct Sent {
 }
 
 pub(crate) struct Ring {
-    // Dropped first, so that the kernel releases the memory below before it is freed.
+    // The first field is dropped first: the kernel must release the memory of the fields below before it is freed.
     uring: IoUring,
     buffers: ReceiveBuffers,
     packets: Vec<u8>,
@@ -176,7 +176,7 @@ impl Ring {
         self.starved
     }
 
-    /// Number of the current batch, which changes with each call. A batch may hold only one send of a connection.
+    /// Number of the current batch, which changes with each wait. A batch may hold only one send of a connection.
     #[inline]
     pub(crate) fn batch(&self) -> u64 {
         self.batch
@@ -216,7 +216,7 @@ impl Ring {
             self.submit()?;
         }
         if self.packets.capacity() - self.packets.len() < bytes.len() {
-            // Once submitted, sends are completed, and packets may move.
+            // Sends are complete once they are submitted; then the packets may move.
             self.submit()?;
             self.packets.reserve(bytes.len());
         }
@@ -346,12 +346,12 @@ impl Ring {
             let entry = self.completions.get(self.next_completion)?;
             self.next_completion += 1;
             let (data, result) = (entry.user_data(), entry.result());
-            let armed = cqueue::more(entry.flags());
+            let is_armed = cqueue::more(entry.flags());
             let token = Token::from_user_data(data);
             return Some(match data & KIND {
                 SEND => continue,
                 WRITABLE => Event::Writable { token },
-                EPOLL => Event::EpollReady { armed },
+                EPOLL => Event::EpollReady { is_armed },
                 _ => match (cqueue::buffer_select(entry.flags()), result) {
                     (Some(id), _) => {
                         let count = result.max(0) as usize;
@@ -362,7 +362,7 @@ impl Ring {
                             Event::Received {
                                 token,
                                 count,
-                                armed,
+                                is_armed,
                             }
                         }
                     }

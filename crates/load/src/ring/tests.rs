@@ -21,10 +21,10 @@ fn receive_round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
                 Event::Received {
                     token,
                     count,
-                    armed,
+                    is_armed,
                 } => {
                     received += count;
-                    if !armed {
+                    if !is_armed {
                         ring.arm_receive(&pairs[token.index()].0, token)
                             .expect("the socket is open");
                     }

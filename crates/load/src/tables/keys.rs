@@ -46,7 +46,7 @@ pub(super) fn process_keys(
     };
     let connections = u64::from(context.connections);
     let mut first = 1 + number * BATCH_KEYS;
-    while first <= load.keys && !context.stop.load(Ordering::Relaxed) {
+    while first <= load.keys && !context.has_failed.load(Ordering::Relaxed) {
         let last = load.keys.min(first + BATCH_KEYS - 1);
         let mut next = first;
         while next <= last {

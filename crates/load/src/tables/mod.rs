@@ -47,8 +47,8 @@ struct TablesContext {
     pieces_done: AtomicU64,
     /// Description of the piece that was begun last.
     current_piece: Mutex<String>,
-    /// Whether a connection failed: then no new piece begins.
-    stop: AtomicBool,
+    /// Whether a connection failed; no new piece is begun then.
+    has_failed: AtomicBool,
 }
 
 /// Run a job to its end, emitting its events.
@@ -69,7 +69,7 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
         rows_done: AtomicU64::new(0),
         pieces_done: AtomicU64::new(0),
         current_piece: Mutex::new("connecting".to_owned()),
-        stop: AtomicBool::new(false),
+        has_failed: AtomicBool::new(false),
     });
     let outcomes = start_connections(&context)?;
     report_progress(&context, &outcomes)?;
@@ -92,20 +92,21 @@ fn start_connections(context: &Arc<TablesContext>) -> Result<Receiver<Result<(),
     Ok(outcomes)
 }
 
-/// Report progress until all are done. A failure ends the job at once: connections still waiting for the server end with the process.
+/// Report progress until all connections are done. A failure ends the job at once: connections that still wait for
+/// the server end with the process.
 fn report_progress(
     context: &TablesContext,
     outcomes: &Receiver<Result<(), Failed>>,
 ) -> Result<(), Failed> {
-    let mut running = context.connections;
+    let mut running_connections = context.connections;
     let mut last_report_ns = now_ns();
-    while running > 0 {
+    while running_connections > 0 {
         let timeout =
             PROGRESS_INTERVAL.saturating_sub(Duration::from_nanos(now_ns() - last_report_ns));
         match outcomes.recv_timeout(timeout) {
-            Ok(Ok(())) => running -= 1,
+            Ok(Ok(())) => running_connections -= 1,
             Ok(Err(failed)) => {
-                context.stop.store(true, Ordering::Relaxed);
+                context.has_failed.store(true, Ordering::Relaxed);
                 return Err(failed);
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -113,7 +114,7 @@ fn report_progress(
                 last_report_ns = now_ns();
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(internal("a thread ended without a word"));
+                return Err(internal("a thread ended without a result"));
             }
         }
     }
@@ -130,13 +131,13 @@ impl TablesContext {
             });
         }
         let work = TableWork::from_job(&self.job)?;
-        let done = if work.rows_each() > 0 {
+        let done_counter = if work.rows_each() > 0 {
             &self.rows_done
         } else {
             &self.pieces_done
         };
         Ok(TablesProgress {
-            done: done.load(Ordering::Relaxed),
+            done: done_counter.load(Ordering::Relaxed),
             total: work.pieces() * work.rows_each().max(1),
             doing: self
                 .current_piece
@@ -146,7 +147,7 @@ impl TablesContext {
         })
     }
 
-    /// Do the share of connection `number`: every n-th piece, with n connections.
+    /// Do the share of connection `number`. With n connections, that is every n-th piece.
     fn run_share(&self, number: u64) -> Result<(), Failed> {
         let program = match self.job.workload.key_value() {
             None => unprepared_program(self.job.protocol),
@@ -177,7 +178,7 @@ impl TablesContext {
             _ => None,
         };
         let mut own_pieces = (number..work.pieces()).step_by(self.connections as usize);
-        let may_continue = || !self.stop.load(Ordering::Relaxed);
+        let may_continue = || !self.has_failed.load(Ordering::Relaxed);
         while let Some(index) = own_pieces.next().filter(|_| may_continue()) {
             self.run_piece(&work.piece(index), loader.as_ref(), &mut client)?;
             self.pieces_done.fetch_add(1, Ordering::Relaxed);
@@ -280,7 +281,7 @@ impl Loader {
                     .rows_done
                     .fetch_add(unfinished_rows, Ordering::Relaxed);
             }
-            if built_rows == 0 || context.stop.load(Ordering::Relaxed) {
+            if built_rows == 0 || context.has_failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
             client.start_packet(&packet, &packet[SQL_OFFSET..])?;

@@ -39,26 +39,26 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether each transaction opens this connection anew, so that it is not opened before the load.
+    /// Whether each transaction opens this connection; then it is not opened before the load.
     fn opens_later(&self, index: usize) -> bool {
         self.connects_each_time()
             && self.connections[index].id < u64::from(self.plan.job.connections)
     }
 
     fn report_if_opened(&mut self) {
-        if !self.all_opened
-            && self.connecting == 0
-            && self.to_open.is_empty()
+        if !self.has_reported_opened
+            && self.opening_count == 0
+            && self.queued_connections.is_empty()
             && self.timers.is_empty()
         {
-            self.all_opened = true;
+            self.has_reported_opened = true;
             let counts = self.connections.iter().map(Connection::prepared_count);
             let prepared = counts.sum();
             self.send_event(WorkerEvent::Opened { prepared });
         }
     }
 
-    /// Set the timer at which the connection's state ends.
+    /// Set a timer at which the connection leaves its state.
     pub(super) fn set_timer(&mut self, when_ns: u64, index: usize) {
         self.timers.push(Reverse((when_ns, index as u32)));
     }
@@ -75,13 +75,13 @@ impl Worker<'_> {
             since_ns,
             after_loss,
         };
-        self.to_open.push_back(index as u32);
+        self.queued_connections.push_back(index as u32);
     }
 
     /// Begin to open waiting connections, up to [`MAX_OPENING`] at a time.
     pub(super) fn open_waiting(&mut self, now: u64) -> Result<(), Failed> {
-        while self.connecting < MAX_OPENING {
-            let Some(index) = self.to_open.pop_front() else {
+        while self.opening_count < MAX_OPENING {
+            let Some(index) = self.queued_connections.pop_front() else {
                 break;
             };
             let index = index as usize;
@@ -101,7 +101,7 @@ impl Worker<'_> {
                     self.watch(&connecting.socket, index as u64, READ_AND_WRITE)?;
                     self.connections[index].state =
                         State::Connecting(opening, Box::new(connecting));
-                    self.connecting += 1;
+                    self.opening_count += 1;
                 }
                 Ok(None) => {
                     let limit = TimeLimit::for_opening(self.plan.job.connect_timeout_ns);
@@ -168,16 +168,16 @@ impl Worker<'_> {
             Ok(None) => return Ok(()),
             Ok(Some(session)) => session,
             Err(failed) if self.may_retry(&failed) => {
-                self.connecting -= 1;
+                self.opening_count -= 1;
                 return self.retry_later(index, opening, NO_LISTENER_RETRY_NS, now_ns(), failed);
             }
             Err(failed) if self.loss_ends_window() => {
-                self.connecting -= 1;
+                self.opening_count -= 1;
                 return self.end_window_early(index, failed);
             }
             Err(failed) => return Err(failed),
         };
-        self.connecting -= 1;
+        self.opening_count -= 1;
         let connection = &mut self.connections[index];
         let opened = State::Opened { first_ns: None };
         let State::Connecting(_, connecting) = std::mem::replace(&mut connection.state, opened)
@@ -202,7 +202,7 @@ impl Worker<'_> {
         opened_ns: u64,
         after_loss: bool,
     ) -> Result<(), Failed> {
-        if self.stopping {
+        if self.is_stopping {
             self.close_for_good(index);
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Worker<'_> {
         self.pass_due_edges(now);
         if self.connections[index].transaction.is_some() {
             self.send_or_pause(index, now)
-        } else if !self.connections[index].finished
+        } else if !self.connections[index].is_finished
             && self.connections[index].id < u64::from(self.plan.job.connections)
         {
             self.start_next(index, now)
@@ -228,7 +228,7 @@ impl Worker<'_> {
     /// Handle a broken connection: end the job or the window, or run the same transaction again on a new connection.
     #[cold]
     pub(super) fn handle_loss(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
-        if self.stopping {
+        if self.is_stopping {
             self.close_for_good(index);
             return Ok(());
         }
@@ -243,7 +243,7 @@ impl Worker<'_> {
         if let Some(load) = &mut self.load {
             load.tally.count_loss(now, failed);
             // A lost connection is no longer free.
-            load.free
+            load.free_connections
                 .retain(|&(free_index, _)| free_index as usize != index);
         }
         let connection = &mut self.connections[index];
@@ -264,7 +264,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Close a connection for good.
+    /// Close a connection that will not be opened again.
     pub(super) fn close_for_good(&mut self, index: usize) {
         self.close(index);
         self.remaining_connections = self.remaining_connections.saturating_sub(1);
@@ -272,8 +272,8 @@ impl Worker<'_> {
 
     /// Stop the worker: close connections without a pending answer at once, the others after their answer.
     pub(super) fn stop(&mut self) {
-        self.stopping = true;
-        self.to_open.clear();
+        self.is_stopping = true;
+        self.queued_connections.clear();
         for index in 0..self.connections.len() {
             match self.connections[index].state {
                 State::AwaitingAnswer { .. } => {}

@@ -66,7 +66,7 @@ impl Worker<'_> {
 
     /// End the worker without closing its sessions.
     pub(super) fn abandon(&mut self) {
-        self.stopping = true;
+        self.is_stopping = true;
         self.remaining_connections = 0;
     }
 
@@ -80,7 +80,7 @@ impl Worker<'_> {
     pub(super) fn end_window_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
-            load.free
+            load.free_connections
                 .retain(|&(free_index, _)| free_index as usize != index);
         }
         let connection = &mut self.connections[index];

@@ -97,7 +97,7 @@ pub(crate) enum WorkerEvent {
     /// The worker's part of the log is written.
     Logged(OutcomeCounts),
     Failed(Failed),
-    /// The last event: the number of statements that were answered.
+    /// The worker's last event, with the number of statements that were answered.
     Stopped(u64),
 }
 
@@ -120,8 +120,8 @@ pub(crate) struct WorkerConfig {
 struct Load {
     tally: Tally,
     schedule: Option<Schedule>,
-    /// Open loop: connections without work, longest-waiting first, each with the time since when it is free.
-    free: VecDeque<(u32, u64)>,
+    /// Open loop: connections without a transaction, each with the time at which it became free; the longest-waiting is first.
+    free_connections: VecDeque<(u32, u64)>,
 }
 
 struct Worker<'a> {
@@ -133,18 +133,19 @@ struct Worker<'a> {
     context: WorkerContext,
     load: Option<Load>,
     log: Option<Log<'a>>,
-    /// (time, connection): ends of pauses, starts in the ramp, retries of a connect.
+    /// Times at which connections continue: ends of pauses, starts in the ramp, retries of a connect.
     timers: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Connections that wait to be opened, and the number of those being opened.
-    to_open: VecDeque<u32>,
-    connecting: usize,
+    /// Connections that wait to be opened.
+    queued_connections: VecDeque<u32>,
+    /// Number of connections being opened.
+    opening_count: usize,
     /// Number of connections with load whose work is over because no further transaction may begin.
     drained_connections: usize,
     /// Number of connections that carry load (not the idle ones).
     used_connections: usize,
-    drained: bool,
-    all_opened: bool,
-    stopping: bool,
+    is_drained: bool,
+    has_reported_opened: bool,
+    is_stopping: bool,
     /// Number of connections that still have a socket or need one.
     remaining_connections: usize,
     commands: Receiver<Command>,
@@ -159,7 +160,7 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     if let Some(cpu) = config.pinned {
         pin_thread(cpu)?;
     }
-    // Timers of pauses and arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
+    // By default timers may fire up to 50 µs late. If this call fails, pauses and arrivals are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let context = WorkerContext::new(
         Arc::clone(&plan.program),
@@ -179,12 +180,12 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
         load: None,
         log: None,
         timers: BinaryHeap::new(),
-        to_open: VecDeque::new(),
-        connecting: 0,
+        queued_connections: VecDeque::new(),
+        opening_count: 0,
         drained_connections: 0,
-        drained: false,
-        all_opened: false,
-        stopping: false,
+        is_drained: false,
+        has_reported_opened: false,
+        is_stopping: false,
         commands: config.commands,
         wake_fd: config.wake_fd,
         alarm: timerfd_create(
@@ -299,7 +300,7 @@ impl Worker<'_> {
                 .transport
                 .as_ref()
                 .is_some_and(|transport| transport.unsent.is_empty());
-        (awaits_answer && load.schedule.is_none() && self.timers.is_empty() && !self.stopping)
+        (awaits_answer && load.schedule.is_none() && self.timers.is_empty() && !self.is_stopping)
             .then_some(0)
     }
 
@@ -323,11 +324,11 @@ impl Worker<'_> {
 
     /// End the next wait after `wait_ns`, which must be above 0.
     fn set_alarm(&self, wait_ns: u64) -> Result<(), Failed> {
-        let once = Itimerspec {
+        let timer_spec = Itimerspec {
             it_interval: NO_TIME,
             it_value: timespec(wait_ns),
         };
-        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once)
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &timer_spec)
             .map(drop)
             .map_err(|error| internal(format!("setting a timer: {error}")))
     }
@@ -336,19 +337,19 @@ impl Worker<'_> {
     /// no limit: the coordinator writes to `wake_fd` at the edges of the window.
     #[inline]
     fn max_wait_ns(&self) -> Option<u64> {
-        let mut next = self.timers.peek().map(|Reverse((when_ns, _))| *when_ns);
+        let mut next_ns = self.timers.peek().map(|Reverse((when_ns, _))| *when_ns);
         if let Some(Load {
             schedule: Some(schedule),
-            free,
+            free_connections,
             ..
         }) = &self.load
         {
-            if !free.is_empty() && !self.stopping {
-                let due = schedule.next_ns();
-                next = Some(next.map_or(due, |timer| timer.min(due)));
+            if !free_connections.is_empty() && !self.is_stopping {
+                let due_ns = schedule.next_ns();
+                next_ns = Some(next_ns.map_or(due_ns, |timer_ns| timer_ns.min(due_ns)));
             }
         }
-        next.map(|when_ns| when_ns.saturating_sub(now_ns()))
+        next_ns.map(|when_ns| when_ns.saturating_sub(now_ns()))
     }
 
     /// Handle the window edges, timers and arrivals that are due.
@@ -383,7 +384,7 @@ impl Worker<'_> {
     }
 
     fn reconnects(&self) -> bool {
-        self.plan.job.session.on_disconnect == OnDisconnect::Reconnect && !self.stopping
+        self.plan.job.session.on_disconnect == OnDisconnect::Reconnect && !self.is_stopping
     }
 
     fn connects_each_time(&self) -> bool {

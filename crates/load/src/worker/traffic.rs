@@ -26,16 +26,16 @@ const MAX_RECEIVING_NS: u64 = 5_000_000;
 const MAX_RECEIVE_WAIT: Duration = Duration::from_millis(10);
 
 /// Events of a socket that the peer has closed or that failed: no further bytes will arrive.
-const CLOSED: EventFlags = EventFlags::RDHUP
+const CLOSED_EVENTS: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
 
 /// The result of a receive.
 enum Received {
     Nothing,
-    /// Part of an answer. `full`: it filled the buffer, so there may be more.
+    /// Part of an answer. `is_full`: it filled the buffer, so there may be more.
     Part {
-        full: bool,
+        is_full: bool,
     },
     /// An answer was completed, or the connection is lost.
     Ended,
@@ -55,12 +55,12 @@ impl Worker<'_> {
         if flags.contains(EventFlags::OUT) {
             self.flush(index)?;
         }
-        let is_closed = flags.intersects(CLOSED);
+        let is_closed = flags.intersects(CLOSED_EVENTS);
         let mut deadline_ns = 0;
         loop {
             match self.receive(index, buffer, RecvFlags::DONTWAIT)? {
                 Received::Nothing => return Ok(()),
-                Received::Part { full: false } | Received::Ended if !is_closed => return Ok(()),
+                Received::Part { is_full: false } | Received::Ended if !is_closed => return Ok(()),
                 _ => {}
             }
             let now = now_ns();
@@ -73,15 +73,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Wait up to [`MAX_RECEIVE_WAIT`] for the next part of the answer on the only connection. False if nothing came.
+    /// Wait up to [`MAX_RECEIVE_WAIT`] for the next part of the answer, on the worker's only connection. False if nothing came.
     #[inline]
     pub(super) fn await_answer(&mut self, index: usize, buffer: &mut [u8]) -> Result<bool, Failed> {
         let transport = self.connections[index].transport.as_mut();
-        if let Some(transport) = transport.filter(|transport| !transport.blocks) {
+        if let Some(transport) = transport.filter(|transport| !transport.is_blocking) {
             sockopt::set_socket_timeout(&transport.socket, Timeout::Recv, Some(MAX_RECEIVE_WAIT))
                 .and_then(|()| ioctl_fionbio(&transport.socket, false))
                 .map_err(|error| internal(format!("setting a socket up: {error}")))?;
-            transport.blocks = true;
+            transport.is_blocking = true;
         }
         let received = self.receive(index, buffer, RecvFlags::empty())?;
         Ok(!matches!(received, Received::Nothing))
@@ -116,7 +116,7 @@ impl Worker<'_> {
             return Ok(Received::Ended);
         }
         Ok(Received::Part {
-            full: count == buffer.len(),
+            is_full: count == buffer.len(),
         })
     }
 
@@ -180,7 +180,7 @@ impl Worker<'_> {
         next_step: NextStep,
         now: u64,
     ) -> Result<(), Failed> {
-        if self.stopping {
+        if self.is_stopping {
             self.close_for_good(index);
             return Ok(());
         }
@@ -257,13 +257,12 @@ impl Worker<'_> {
             load.tally.count_transaction(&times, &transaction.counters);
         }
         connection.transaction = None;
-        let (since_open, limit) = (
-            connection.transactions_since_open,
-            self.plan.job.session.reconnect_after,
-        );
+        let reconnect_after = self.plan.job.session.reconnect_after;
+        let must_reconnect =
+            reconnect_after > 0 && connection.transactions_since_open >= reconnect_after;
         if self.connects_each_time() {
             self.close(index);
-        } else if limit > 0 && since_open >= limit {
+        } else if must_reconnect {
             self.close(index);
             self.open(index, now, false)?;
             return Ok(());
@@ -271,7 +270,7 @@ impl Worker<'_> {
         self.start_next(index, now)
     }
 
-    /// Give a connection without a transaction the next one, if there is one.
+    /// Begin the next transaction, if there is one, on a connection that has none.
     #[inline]
     pub(super) fn start_next(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let Some(load) = &mut self.load else {
@@ -283,7 +282,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             if schedule.next_ns() > now {
-                load.free.push_back((index as u32, now));
+                load.free_connections.push_back((index as u32, now));
                 return Ok(());
             }
             // The request could not have begun before now, when its connection became free.
@@ -298,7 +297,7 @@ impl Worker<'_> {
 
     /// Open loop: begin requests that are due while connections are free.
     pub(super) fn serve_arrivals(&mut self, now: u64) -> Result<(), Failed> {
-        if self.stopping {
+        if self.is_stopping {
             return Ok(());
         }
         while let Some(load) = &mut self.load {
@@ -308,7 +307,7 @@ impl Worker<'_> {
             if schedule.next_ns() > now {
                 break;
             }
-            let Some((index, free_since_ns)) = load.free.pop_front() else {
+            let Some((index, free_since_ns)) = load.free_connections.pop_front() else {
                 break;
             };
             self.begin_due(index as usize, free_since_ns, now)?;
@@ -328,13 +327,14 @@ impl Worker<'_> {
         if !may_begin {
             schedule.close();
             self.drain(index);
-            // Connections idle between arrivals need not drain.
-            let idle = self
+            // Connections that wait for an arrival have no more work either.
+            let free_connections = self
                 .load
                 .as_mut()
-                .map(|load| std::mem::take(&mut load.free));
-            let idle = idle.into_iter().flatten();
-            idle.for_each(|(index, _)| self.drain(index as usize));
+                .map(|load| std::mem::take(&mut load.free_connections));
+            for (index, _) in free_connections.into_iter().flatten() {
+                self.drain(index as usize);
+            }
             return Ok(());
         }
         let Some(due_ns) = schedule.take(now) else {
@@ -342,7 +342,7 @@ impl Worker<'_> {
         };
         load.tally
             .record_lateness(due_ns, due_ns.max(free_since_ns), now);
-        if load.free.is_empty() && load.tally.is_counting() {
+        if load.free_connections.is_empty() && load.tally.is_counting() {
             let waiting_requests = schedule.waiting_count(now);
             let backlog_max = &mut load.tally.totals.backlog_max;
             *backlog_max = waiting_requests.max(*backlog_max);
@@ -350,12 +350,12 @@ impl Worker<'_> {
         self.begin(index, due_ns, now)
     }
 
-    /// Whether one more transaction may begin; the limit does not count those before the window.
+    /// Claim one of the limited number of transactions; false if none is left. Transactions before the window are not limited.
     #[inline]
     fn claim_transaction(&self) -> bool {
-        let counts_to_limit =
+        let is_limited =
             |load: &super::Load| load.tally.is_counting() || load.tally.next_edge_ns() == u64::MAX;
-        !self.load.as_ref().is_some_and(counts_to_limit) || self.plan.claim_transaction()
+        !self.load.as_ref().is_some_and(is_limited) || self.plan.claim_transaction()
     }
 
     #[inline]
@@ -368,15 +368,15 @@ impl Worker<'_> {
         self.open(index, now, false)
     }
 
-    /// Mark a connection as done: no further transaction may begin. It stays so if it is opened again.
+    /// Mark a connection as finished, because no further transaction may begin. It stays finished if it is opened again.
     #[cold]
     fn drain(&mut self, index: usize) {
-        if std::mem::replace(&mut self.connections[index].finished, true) {
+        if std::mem::replace(&mut self.connections[index].is_finished, true) {
             return;
         }
         self.drained_connections += 1;
-        if self.drained_connections >= self.used_connections && !self.drained {
-            self.drained = true;
+        if self.drained_connections >= self.used_connections && !self.is_drained {
+            self.is_drained = true;
             self.send_event(super::WorkerEvent::Drained);
         }
     }
@@ -392,7 +392,7 @@ impl Worker<'_> {
         self.update_interest(index)
     }
 
-    /// Request an event for when unsent bytes can be sent, if there are any.
+    /// If there are unsent bytes, request an event when the socket can take them.
     #[cold]
     pub(super) fn update_interest(&mut self, index: usize) -> Result<(), Failed> {
         let Some(transport) = &self.connections[index].transport else {

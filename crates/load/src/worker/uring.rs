@@ -58,20 +58,20 @@ impl Worker<'_> {
             Event::Received {
                 token,
                 count,
-                armed,
+                is_armed,
             } => {
                 if !self.is_current(token) {
                     return Ok(());
                 }
                 self.handle_bytes(token.index(), &buffer[..count])?;
-                if armed {
+                if is_armed {
                     Ok(())
                 } else {
                     self.arm_receive(token)
                 }
             }
             Event::Starved { token } => self.arm_receive(token),
-            Event::EpollReady { armed } => self.handle_epoll(armed, buffer),
+            Event::EpollReady { is_armed } => self.handle_epoll(is_armed, buffer),
             other => self.handle_rare_event(other),
         }
     }
@@ -105,8 +105,8 @@ impl Worker<'_> {
 
     /// Handle events of `wake_fd` and of connections being opened.
     #[cold]
-    fn handle_epoll(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
-        if !armed {
+    fn handle_epoll(&mut self, is_armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
+        if !is_armed {
             self.watch_epoll()?;
         }
         let mut events = Vec::with_capacity(MAX_EVENTS);

@@ -25,7 +25,7 @@ impl Worker<'_> {
     #[cold]
     fn pass_edge(&mut self) {
         let Some(load) = &mut self.load else { return };
-        let at = load.tally.next_edge_ns();
+        let edge_ns = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
             load.tally.count_due_requests(schedule);
         }
@@ -36,8 +36,8 @@ impl Worker<'_> {
                     connection.busy_ns = 0;
                 }
             }
-            Edge::SliceEnd { last: true } => self.close_window(at),
-            Edge::SliceEnd { last: false } | Edge::None => {}
+            Edge::SliceEnd { is_last: true } => self.close_window(edge_ns),
+            Edge::SliceEnd { is_last: false } | Edge::None => {}
         }
         let Some(load) = &mut self.load else { return };
         let to_coordinator = &self.to_coordinator;
@@ -108,21 +108,21 @@ impl Worker<'_> {
         let schedule = arrivals
             .map(|arrivals| Schedule::new(&arrivals, self.share, job.seed, origin_ns, job.ramp_ns));
         let kinds = self.context.program.kinds().len();
-        let open_loop = schedule.is_some();
+        let is_open_loop = schedule.is_some();
         self.load = Some(Load {
-            tally: Tally::new(window, kinds, open_loop),
+            tally: Tally::new(window, kinds, is_open_loop),
             schedule,
-            free: std::collections::VecDeque::new(),
+            free_connections: std::collections::VecDeque::new(),
         });
         self.begin_log();
         let used = u64::from(job.connections);
-        let step_ns = if open_loop { 0 } else { job.ramp_ns / used };
+        let step_ns = if is_open_loop { 0 } else { job.ramp_ns / used };
         for index in 0..self.connections.len() {
             let id = self.connections[index].id;
             if id >= used {
                 continue;
             }
-            // A timer starts each connection, so that a limited number of transactions begins inside the window.
+            // Begin no transaction before the load does: those before the window do not count towards a limited number.
             let first_ns = origin_ns + step_ns * id;
             self.connections[index].state = State::Opened {
                 first_ns: Some(first_ns),
@@ -135,14 +135,14 @@ impl Worker<'_> {
     /// Report a worker that has only idle connections as drained from the start.
     fn drain_if_unused(&mut self) {
         if self.plan.job.transactions > 0 && self.used_connections == 0 {
-            self.drained = true;
+            self.is_drained = true;
             self.send_event(WorkerEvent::Drained);
         }
     }
 
     /// Handle connections that have waited too long for an answer or to be opened.
     fn check_deadlines(&mut self, now: u64) -> Result<(), Failed> {
-        if self.stopping {
+        if self.is_stopping {
             return Ok(());
         }
         let (stall_ns, open_ns) = (
@@ -167,7 +167,7 @@ impl Worker<'_> {
                     if !self.loss_ends_window() {
                         return Err(failed);
                     }
-                    self.connecting -= 1;
+                    self.opening_count -= 1;
                     self.end_window_early(index, failed)?;
                 }
                 _ => {}

@@ -1,6 +1,6 @@
-//! Commands on keys, sent to Redis or Memcached instead of statements: the next command, its key and its value.
+//! Commands on keys, sent to Redis or Memcached instead of statements: chooses the next command, its key and its value.
 //!
-//! A key's value is a pure function of the key, in length and content: setting it again does not change it.
+//! The length and the content of a value are pure functions of the key: setting a key again does not change its value.
 
 use howfar_contract::jobs::{KeyValue, OnError, Protocol, SqlProtocol};
 use howfar_wire::keyvalue::{ExpectReplies, Expected};
@@ -42,7 +42,7 @@ impl Verb {
 pub(crate) struct Commands {
     protocol: Protocol,
     stops_on_error: bool,
-    /// Commands, each with the end of its share in `1..=shares`.
+    /// Commands, each with the end of its range in `1..=shares`: a drawn number selects the command in whose range it is.
     verbs: Vec<(u64, Verb)>,
     shares: u64,
     ids: IdSampler,
@@ -53,8 +53,8 @@ pub(crate) struct Commands {
 }
 
 /// Build a program whose transactions are one request each. Without a pipeline, latencies are recorded by command.
-pub(super) fn build_program(load: &KeyValue) -> Program {
-    let commands = Commands::new(load);
+pub(super) fn build_program(workload: &KeyValue) -> Program {
+    let commands = Commands::new(workload);
     let make_groups = |kind: usize| {
         vec![Group {
             table: Table::None,
@@ -91,14 +91,14 @@ impl Program {
 }
 
 impl Commands {
-    fn new(load: &KeyValue) -> Self {
+    fn new(workload: &KeyValue) -> Self {
         let mut shares = 0;
         let mut verbs = Vec::new();
         for (weight, verb) in [
-            (load.get, Verb::Get),
-            (load.set, Verb::Set),
-            (load.multi_get, Verb::MultiGet),
-            (load.delete, Verb::Delete),
+            (workload.get, Verb::Get),
+            (workload.set, Verb::Set),
+            (workload.multi_get, Verb::MultiGet),
+            (workload.delete, Verb::Delete),
         ] {
             if weight > 0 {
                 shares += u64::from(weight);
@@ -106,15 +106,15 @@ impl Commands {
             }
         }
         Self {
-            protocol: load.protocol,
-            stops_on_error: load.on_error == OnError::Stop,
+            protocol: workload.protocol,
+            stops_on_error: workload.on_error == OnError::Stop,
             verbs,
             shares,
-            ids: IdSampler::new(&load.distribution, load.keys),
-            keys_each: load.keys_each,
-            pipeline: load.pipeline,
-            prefix: load.key_prefix.clone().into_bytes(),
-            values: Values::new(&load.value),
+            ids: IdSampler::new(&workload.distribution, workload.keys),
+            keys_each: workload.keys_each,
+            pipeline: workload.pipeline,
+            prefix: workload.key_prefix.clone().into_bytes(),
+            values: Values::new(&workload.value),
         }
     }
 
@@ -286,14 +286,15 @@ mod tests {
 
     /// The first requests of a workload with these fields, each with its number of commands.
     fn encode_requests(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
-        let mut load =
+        let mut workload_json =
             json!({"kind": "key_value", "protocol": protocol, "keys": 1, "get": 0, "set": 0});
-        load["value"] = json!({"kind": "fixed", "bytes": 3});
+        workload_json["value"] = json!({"kind": "fixed", "bytes": 3});
         for (name, value) in fields.as_object().expect("the fields are an object") {
-            load[name] = value.clone();
+            workload_json[name] = value.clone();
         }
-        let load: Workload = serde_json::from_value(load).expect("the JSON is well formed");
-        let program = Program::new(&load, 1, 9).expect("the workload is valid");
+        let workload: Workload =
+            serde_json::from_value(workload_json).expect("the JSON is well formed");
+        let program = Program::new(&workload, 1, 9).expect("the workload is valid");
         let commands = program.commands().expect("the program has commands");
         let mut replies = howfar_wire::redis::Replies::default();
         let encode = |number| {

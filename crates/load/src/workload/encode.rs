@@ -54,7 +54,7 @@ impl Program {
         quote: impl Fn(&mut Vec<u8>, &[u8]),
     ) {
         let kind = &self.kinds[due.kind];
-        if kind.always_text {
+        if kind.is_always_text {
             request::parse_with(out, None, |sql| {
                 self.write_text(due, cursor, memory, sql, quote);
             });

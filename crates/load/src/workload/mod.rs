@@ -28,10 +28,10 @@ pub struct StatementKind {
     /// Its name in histograms.
     pub name: String,
     pieces: Vec<Piece>,
-    /// Number of numbered tables that it may use; 1 if it names none.
+    /// Number of numbered tables that the statement may use; 1 if it names none.
     tables: u32,
-    /// Sent as text even if statements are prepared: sysbench's `oltp_insert`.
-    always_text: bool,
+    /// Whether the statement is sent as text even if others are prepared, as sysbench's `oltp_insert` is.
+    is_always_text: bool,
     first_slot: usize,
 }
 
@@ -50,7 +50,7 @@ impl StatementKind {
             SqlProtocol::Mysql => Dialect::Mysql,
             SqlProtocol::Postgresql => Dialect::Postgres,
         };
-        // Places to cut the SQL: offset, length, and the piece that takes the place of the text.
+        // Parts of the SQL to replace: offset, length, and the piece that takes their place.
         let mut cuts: Vec<(usize, usize, Option<Piece>)> = sql::find_question_marks(sql, dialect)
             .into_iter()
             .map(|mark| match mark {
@@ -81,12 +81,12 @@ impl StatementKind {
             name: name.to_owned(),
             pieces,
             tables: tables.max(1),
-            always_text: false,
+            is_always_text: false,
             first_slot: 0,
         }
     }
 
-    /// Number of values that it binds.
+    /// Number of values that the statement binds.
     fn value_count(&self) -> usize {
         self.pieces
             .iter()
@@ -125,7 +125,7 @@ struct Group {
 #[derive(Debug)]
 pub struct Program {
     kinds: Vec<StatementKind>,
-    /// Kinds of transactions with the end of each one's share in `1..=shares`.
+    /// Kinds of transactions, each with the end of its range in `1..=shares`: a drawn number selects the kind in whose range it is.
     transactions: Vec<(u64, Vec<Group>)>,
     shares: u64,
     tables: u32,
@@ -237,7 +237,7 @@ impl Program {
     pub(crate) fn is_text(&self, due: DueStatement) -> bool {
         match self.mode {
             PsMode::Disable | PsMode::Multi => true,
-            PsMode::Auto => self.pipeline == 1 && self.kinds[due.kind].always_text,
+            PsMode::Auto => self.pipeline == 1 && self.kinds[due.kind].is_always_text,
             PsMode::Extended => false,
         }
     }
@@ -257,7 +257,7 @@ impl Program {
         if !self.is_prepared() {
             return Vec::new();
         }
-        let is_prepared = |kind: &&StatementKind| !kind.always_text;
+        let is_prepared = |kind: &&StatementKind| !kind.is_always_text;
         self.kinds
             .iter()
             .filter(is_prepared)

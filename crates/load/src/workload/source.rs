@@ -13,7 +13,7 @@ use crate::distribution::IdSampler;
 pub enum Value<'a> {
     Integer(i64),
     Bytes(&'a [u8]),
-    /// A part of the SQL itself; only ever in text.
+    /// A part of the SQL itself, for statements that are sent as text.
     Raw(&'a [u8]),
 }
 
@@ -22,7 +22,7 @@ pub enum Value<'a> {
 pub enum Source {
     /// A row id; later sources of the transaction may refer to it.
     Id(IdSampler),
-    /// The last row id plus this number.
+    /// The row id that was drawn last, plus this number.
     LastPlus(u64),
     /// `offset` plus a drawn number; later sources cannot refer to it.
     Number {
@@ -39,9 +39,9 @@ pub enum Source {
     C,
     /// A value of sysbench's column `pad`.
     Pad,
-    /// Unique to every call in the job: the residue permutation of sysbench's `unique`, as a signed integer.
+    /// A number unique to every call in the job: the residue permutation of sysbench's `unique`, as a signed integer.
     Unique,
-    /// first + step * (connection + connections * calls).
+    /// `first + step * n`, where `n = connection + connections * calls` is unique to every call in the job.
     Sequence {
         first: u64,
         step: u64,
@@ -81,13 +81,13 @@ impl From<Value<'_>> for OwnedValue {
     }
 }
 
-/// One connection's memory: its number of values from sequences, and the values that later statements repeat.
+/// One connection's memory: the number of its unique numbers so far, and the values that later statements repeat.
 #[derive(Debug, Clone)]
 pub struct Memory {
     connection: u64,
     calls: u64,
-    /// The last key drawn that is unique in the job.
-    key: Option<i64>,
+    /// The last number drawn that is unique in the job.
+    unique_key: Option<i64>,
     values: Vec<OwnedValue>,
     text: Vec<u8>,
 }
@@ -97,7 +97,7 @@ impl Memory {
         Self {
             connection,
             calls: 0,
-            key: None,
+            unique_key: None,
             values: vec![OwnedValue::Integer(0); values],
             text: Vec::new(),
         }
@@ -114,14 +114,14 @@ impl Memory {
         }
     }
 
-    /// Take the key drawn since the last call, if any.
+    /// Take the unique key that was drawn since the last call of this function, if any.
     #[inline]
     pub(crate) fn take_key(&mut self) -> Option<i64> {
-        self.key.take()
+        self.unique_key.take()
     }
 
     fn remember_key(&mut self, key: i64) -> Value<'static> {
-        self.key = Some(key);
+        self.unique_key = Some(key);
         Value::Integer(key)
     }
 
@@ -219,7 +219,7 @@ impl Source {
         }
     }
 
-    /// [`Source::draw`], not monomorphised for each receiver.
+    /// As [`Source::draw`], but compiled only once, for any receiver.
     fn draw_any(
         &self,
         program: &Program,

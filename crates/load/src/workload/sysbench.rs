@@ -229,7 +229,7 @@ impl Script<'_> {
             "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)"
         };
         self.add_repeated("insert", sql, 1, sources);
-        self.kinds[0].always_text = true;
+        self.kinds[0].is_always_text = true;
     }
 
     /// Source of ids from each connection's own part of the single table: `a..=a + rows`, which has one more than `rows` ids, as in
@@ -276,7 +276,7 @@ impl Script<'_> {
             connections,
             vec![Source::Rows { bytes: BULK_BYTES }],
         );
-        self.kinds[0].always_text = true;
+        self.kinds[0].is_always_text = true;
         self.add_once(step, Table::PerConnection);
     }
 

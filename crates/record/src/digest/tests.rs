@@ -173,8 +173,8 @@ fn the_second_byte_of_a_character_is_not_a_backslash() {
         b"select '\xd5\x5c', 'secret'",
     ] {
         for backslash in [true, false] {
-            let found = digest(sql, Dialect::Mysql { backslash }, &Salt::default());
-            assert_eq!(found.text, "select ?");
+            let result = digest(sql, Dialect::Mysql { backslash }, &Salt::default());
+            assert_eq!(result.text, "select ?");
         }
     }
 }
@@ -220,8 +220,8 @@ proptest! {
             2 => (format!("'{}'", secret.replace('\'', "''")), POSTGRES),
             _ => (format!("E'{}'", secret.replace('\\', "\\\\").replace('\'', "\\'")), POSTGRES),
         };
-        let found = digest_text(&format!("SELECT {prefix} {quoted} {suffix}"), dialect);
-        prop_assert!(!found.contains("Zq9"), "{found}");
+        let result = digest_text(&format!("SELECT {prefix} {quoted} {suffix}"), dialect);
+        prop_assert!(!result.contains("Zq9"), "{result}");
     }
 
     /// Every opened bracket is closed.
@@ -230,15 +230,15 @@ proptest! {
         const WORDS: [&str; 9] = ["(", "1", ",", "a", "/*!", "/*!50000", "VALUES", "IN", "+"];
         let parts: Vec<&str> = words.iter().map(|&word| WORDS[word]).collect();
         let ends = "*/".repeat(parts.iter().filter(|word| word.starts_with("/*")).count());
-        let found = digest_text(&format!("{} {ends}", parts.join(" ")), MYSQL);
-        prop_assert_eq!(found.matches('(').count(), found.matches(')').count(), "{}", found);
-        prop_assert!(!found.contains("*/"), "{}", found);
+        let result = digest_text(&format!("{} {ends}", parts.join(" ")), MYSQL);
+        prop_assert_eq!(result.matches('(').count(), result.matches(')').count(), "{}", result);
+        prop_assert!(!result.contains("*/"), "{}", result);
     }
 
     #[test]
     fn any_bytes_have_a_bounded_digest(sql in prop::collection::vec(any::<u8>(), 0..300), is_mysql in any::<bool>(), backslash in any::<bool>()) {
         let dialect = if is_mysql { Dialect::Mysql { backslash } } else { Dialect::Postgres { backslash } };
-        let found = digest(&sql, dialect, &Salt::default());
-        prop_assert!(found.text.len() <= 3 * MAX_DIGEST_BYTES + 8);
+        let result = digest(&sql, dialect, &Salt::default());
+        prop_assert!(result.text.len() <= 3 * MAX_DIGEST_BYTES + 8);
     }
 }

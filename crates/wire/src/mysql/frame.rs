@@ -43,7 +43,7 @@ pub struct Framer {
     header: [u8; HEADER_LEN],
     header_len: usize,
     /// Payload bytes of the current packet that are still to come; valid once the header is complete.
-    missing: usize,
+    payload_bytes_left: usize,
     /// The next packet continues the payload.
     is_continued: bool,
     payload: Vec<u8>,
@@ -57,7 +57,7 @@ impl Framer {
             limit,
             header: [0; HEADER_LEN],
             header_len: 0,
-            missing: 0,
+            payload_bytes_left: 0,
             is_continued: false,
             payload: Vec::new(),
             sequence: 0,
@@ -88,11 +88,11 @@ impl Framer {
             if self.header_len < HEADER_LEN && !self.take_header(input)? {
                 return Ok(None);
             }
-            let part = self.missing.min(input.len());
+            let part = self.payload_bytes_left.min(input.len());
             self.payload.extend_from_slice(&input[..part]);
             *input = &input[part..];
-            self.missing -= part;
-            if self.missing > 0 {
+            self.payload_bytes_left -= part;
+            if self.payload_bytes_left > 0 {
                 return Ok(None);
             }
             self.header_len = 0;
@@ -127,7 +127,7 @@ impl Framer {
             });
         }
         self.sequence = sequence.wrapping_add(1);
-        self.missing = length;
+        self.payload_bytes_left = length;
         self.is_continued = length == MAX_PAYLOAD;
         Ok(true)
     }

@@ -232,16 +232,16 @@ struct OfferedMechanisms {
 /// Find the mechanisms of SCRAM in the list. Each name ends with a zero byte; an empty name ends the list.
 fn parse_mechanisms(mut fields: Fields<'_>) -> Result<OfferedMechanisms, AuthError> {
     let mut names = Vec::new();
-    let mut found = OfferedMechanisms {
+    let mut offered = OfferedMechanisms {
         plain: false,
         plus: false,
     };
     loop {
         let name = fields.text("mechanism")?;
-        found.plain |= name == SCRAM.as_bytes();
-        found.plus |= name == SCRAM_PLUS.as_bytes();
-        if name.is_empty() && (found.plain || found.plus) {
-            return Ok(found);
+        offered.plain |= name == SCRAM.as_bytes();
+        offered.plus |= name == SCRAM_PLUS.as_bytes();
+        if name.is_empty() && (offered.plain || offered.plus) {
+            return Ok(offered);
         }
         if name.is_empty() {
             return Err(AuthError::Method(format!("SASL {}", names.join(" or "))));

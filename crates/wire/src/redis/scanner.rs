@@ -61,7 +61,7 @@ struct Position {
     block_bytes_left: usize,
     block: Option<Kind>,
     /// Open aggregates, each with the number of its values still to come.
-    open: Vec<(Kind, u64)>,
+    open_aggregates: Vec<(Kind, u64)>,
 }
 
 impl Scanner {
@@ -73,7 +73,7 @@ impl Scanner {
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
         while !input.is_empty() {
-            let ended = if self.position.block.is_some() {
+            let ended_kind = if self.position.block.is_some() {
                 self.position.consume_block(input, sink)?
             } else {
                 match self.lines.next(input)? {
@@ -81,7 +81,7 @@ impl Scanner {
                     None => None,
                 }
             };
-            if let Some(kind) = ended {
+            if let Some(kind) = ended_kind {
                 if let Some(top_level) = self.position.close_values(kind, sink)? {
                     return Ok(Some(top_level));
                 }
@@ -93,11 +93,11 @@ impl Scanner {
     /// Skip `count` bytes that are missing from the stream. Returns false if they reach beyond the current string: the position in
     /// the stream is then lost.
     pub fn skip(&mut self, count: usize) -> bool {
-        let fits = self.position.block_bytes_left > count;
-        if fits {
+        let is_within_block = self.position.block_bytes_left > count;
+        if is_within_block {
             self.position.block_bytes_left -= count;
         }
-        fits || count == 0
+        is_within_block || count == 0
     }
 }
 
@@ -166,7 +166,7 @@ impl Position {
             sink(Token::Line(Kind::Null, &[]))?;
             return Ok(Some(Kind::Null));
         }
-        if kind == Kind::Push && !self.open.is_empty() {
+        if kind == Kind::Push && !self.open_aggregates.is_empty() {
             return Err(Malformed::Unexpected("a push inside a reply"));
         }
         let count = parse_unsigned(digits, "the number of elements")?;
@@ -175,12 +175,12 @@ impl Position {
         }
         let has_pairs = matches!(kind, Kind::Map | Kind::Attribute);
         let values = count * if has_pairs { 2 } else { 1 };
-        if values > 0 && self.open.len() == MAX_DEPTH {
+        if values > 0 && self.open_aggregates.len() == MAX_DEPTH {
             return Err(Malformed::TooDeep(MAX_DEPTH));
         }
         sink(Token::Open(kind, values))?;
         if values > 0 {
-            self.open.push((kind, values));
+            self.open_aggregates.push((kind, values));
             return Ok(None);
         }
         // An empty attribute is not a value.
@@ -230,13 +230,13 @@ impl Position {
         mut kind: Kind,
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
-        while let Some((aggregate, values_left)) = self.open.last_mut() {
+        while let Some((aggregate, values_left)) = self.open_aggregates.last_mut() {
             *values_left -= 1;
             if *values_left > 0 {
                 return Ok(None);
             }
             kind = *aggregate;
-            self.open.pop();
+            self.open_aggregates.pop();
             sink(Token::Close(kind))?;
             if kind == Kind::Attribute {
                 return Ok(None);

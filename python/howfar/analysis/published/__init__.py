@@ -11,8 +11,8 @@ from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from howfar.plan.factors import Level
-from howfar.plan.types import Workload
+from howfar.plan.factor import Level
+from howfar.plan.workload import Workload
 from howfar.stats.estimate import Part
 
 

@@ -17,7 +17,7 @@ LONG_FAT_SHARE: Final = 0.97
 LONG_FAT: Final = (85.0, 10.0)
 """The one link with a longer RTT that has a goodput bar: ms and Gb/s."""
 LONG_FAT_AFTER_NS: Final = 5_000_000_000
-"""Warm-up before the window of that bar, instead of the usual one."""
+"""Warm-up before the window of the long link, instead of the usual one."""
 CPU_MAX: Final = 0.08
 CPU_RATE_GBIT: Final = 10.0
 UNLIMITED_GBIT: Final = {"packet": 12.0}
@@ -38,8 +38,8 @@ class Verdict(Described):
     met_at_best: bool
 
 
-def _judge(bar: str, limit: str, value: float, best: float, met: Callable[[float], bool]) -> Verdict:
-    return Verdict(bar=bar, limit=limit, median=value, best=best, met=met(value), met_at_best=met(best))
+def _judge(bar: str, limit: str, value: float, best: float, is_met: Callable[[float], bool]) -> Verdict:
+    return Verdict(bar=bar, limit=limit, median=value, best=best, met=is_met(value), met_at_best=is_met(best))
 
 
 def _check_maximum(bar: str, limit: str, maximum: float, values: Sequence[float]) -> Verdict:
@@ -85,9 +85,9 @@ def judge_link(
             _check_maximum("goodput off, %", f"within {GOODPUT_WITHIN:.1%}", GOODPUT_WITHIN * 100, deviations)
         )
     if (rtt_ms, rate_gbit) == LONG_FAT and goodput_share:
-        percent = [share_of_rate * 100 for share_of_rate in goodput_share]
+        percentages = [share_of_rate * 100 for share_of_rate in goodput_share]
         verdicts.append(
-            _check_minimum("goodput, %", f"at least {LONG_FAT_SHARE:.0%} after 5 s", LONG_FAT_SHARE * 100, percent)
+            _check_minimum("goodput, %", f"at least {LONG_FAT_SHARE:.0%} after 5 s", LONG_FAT_SHARE * 100, percentages)
         )
     if rate_gbit == CPU_RATE_GBIT and cpu_core_per_gbit:
         verdicts.append(_check_maximum("CPU, core per Gb/s", f"at most {CPU_MAX}", CPU_MAX, cpu_core_per_gbit))
@@ -111,8 +111,8 @@ def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
 
 def judge_redis(share: Sequence[float]) -> tuple[Verdict, ...]:
     """The bar for small requests over many connections, relative to a bare cable in the same run."""
-    percent = [value * 100 for value in share]
-    return (_check_minimum("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
+    percentages = [value * 100 for value in share]
+    return (_check_minimum("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percentages),)
 
 
 def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict, ...]:
@@ -125,13 +125,13 @@ def judge_loss(lost: Sequence[int], sent_counts: Sequence[int], expected: float)
     """The bar for loss, over all runs together: each has its own seed, so their draws are independent."""
     from scipy.stats import binom  # slow to import, and needed only at the end
 
-    def within(count: int, sent: int) -> tuple[float, float, bool]:
+    def judge_counts(count: int, sent: int) -> tuple[float, float, bool]:
         low, high = binom.interval(1 - CHANCE, sent, expected)
         return float(low) / sent * 100, float(high) / sent * 100, bool(low <= count <= high)
 
     if not sent_counts or min(sent_counts) < 1:
         return ()
-    low, high, met = within(sum(lost), sum(sent_counts))
+    low, high, met = judge_counts(sum(lost), sum(sent_counts))
     best_lost, best_sent = min(zip(lost, sent_counts, strict=True), key=lambda run: abs(run[0] / run[1] - expected))
     return (
         Verdict(
@@ -140,7 +140,7 @@ def judge_loss(lost: Sequence[int], sent_counts: Sequence[int], expected: float)
             median=sum(lost) / sum(sent_counts) * 100,
             best=best_lost / best_sent * 100,
             met=met,
-            met_at_best=within(best_lost, best_sent)[2],
+            met_at_best=judge_counts(best_lost, best_sent)[2],
         ),
     )
 
@@ -156,7 +156,7 @@ def judge_jitter(deviations_ms: Sequence[float], sent_counts: Sequence[int], exp
     if not sent_counts or min(sent_counts) < 2:
         return ()
     degrees = sum(sent_counts) - len(sent_counts)
-    pooled = (
+    pooled_deviation = (
         sum(deviation**2 * (count - 1) for deviation, count in zip(deviations_ms, sent_counts, strict=True)) / degrees
     ) ** 0.5
     best, best_count = min(zip(deviations_ms, sent_counts, strict=True), key=lambda run: abs(run[0] - expected_ms))
@@ -165,9 +165,9 @@ def judge_jitter(deviations_ms: Sequence[float], sent_counts: Sequence[int], exp
         Verdict(
             bar="jitter, ms",
             limit=f"{low:.3f} to {high:.3f} (99 % interval of {expected_ms:g})",
-            median=pooled,
+            median=pooled_deviation,
             best=best,
-            met=low <= pooled <= high,
+            met=low <= pooled_deviation <= high,
             met_at_best=best_low <= best <= best_high,
         ),
     )

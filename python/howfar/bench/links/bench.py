@@ -1,9 +1,9 @@
-"""`howfar bench link`: measure requested links, as our emulator and as a peer (another program) make them. Only in the sandbox.
+"""`howfar bench link`: measures how well our emulator, and a peer (another program), make requested links. Runs in the sandbox.
 
 Every run measures each link once with our emulator and once with the peer, in random order, with the same probes. Ours is the
 laboratory's link, calibrated as for any experiment. The peer works on a bare cable between two other hosts. Start at `measure_links`.
 
-The extras are measured once per run, over our link and over the bare cable, or over the peer if it supports the same.
+The extras, such as loss, are measured once per run, over our link and over the bare cable, or over the peer if it supports them.
 """
 
 from __future__ import annotations
@@ -89,10 +89,12 @@ from howfar.lab.network import (
 class LinksRequest:
     links: tuple[LinkPoint, ...]
     against: str | None = None
+    """Name of the peer."""
     backend: str = "packet"
     runs: int = 1
     times: Times = FULL_TIMES
     hogs: int = 2
+    """Number of programs that keep a CPU busy in the extra measurement `hogs`."""
     extras: bool = True
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     """Seed of loss and jitter. A new one each time: with a fixed seed one correct link in a hundred would always fail."""
@@ -128,15 +130,15 @@ class Setup:
 
 
 def measure_links(request: LinksRequest, on_step: Callable[[int, int], None] = lambda step, total: None) -> LinkBench:
-    """Measure and summarize. Raises LabError, EngineError, MissingError."""
+    """Measure the requested links and the extras. Raises LabError, EngineError, MissingError."""
     assert sandbox.inside(), "hosts and cables live in a sandbox"
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
-        setup = _open(request, stack)
+        setup = _open_setup(request, stack)
         extras = Extras(setup, request.hogs, request.times, request.seed)
         grid = LinkGrid(setup, request.times)
         run_blocks(request, grid, extras.steps() if request.extras else (), on_step)
-        setting = _setting(request, setup, load_average, grid)
+        setting = _describe_setting(request, setup, load_average, grid)
         return LinkBench(
             setting=setting,
             rows=tuple(grid.row(point, request.backend, setting.privileged) for point in request.links),
@@ -200,7 +202,7 @@ def run_blocks(
             extra()
 
 
-def _open(request: LinksRequest, stack: ExitStack) -> Setup:
+def _open_setup(request: LinksRequest, stack: ExitStack) -> Setup:
     assert request.backend in SHAPING, "the command line was checked"
     first_point, *_ = request.links
     max_bdp_bytes = max(point.link.bdp_bytes for point in request.links)
@@ -234,7 +236,7 @@ def privileged() -> bool:
     return os.geteuid() == 0 and mapping == ["0", "0", "4294967295"]
 
 
-def _setting(request: LinksRequest, setup: Setup, load_average: float, grid: LinkGrid) -> Setting:
+def _describe_setting(request: LinksRequest, setup: Setup, load_average: float, grid: LinkGrid) -> Setting:
     link = setup.ours.link
     ready = link.ready
     return Setting(
@@ -267,6 +269,8 @@ _PAUSE_S: Final = 0.001
 
 @dataclass(frozen=True)
 class LossCount:
+    """Datagrams that did not arrive, and all that were sent."""
+
     lost: int
     sent: int
 
@@ -300,6 +304,7 @@ def count_lost(client: Host, server: Host, count: int) -> LossCount:
 
 
 def measure_spread(client: Host, server: Host, count: int) -> MeasuredSpread:
+    """Measure how much the one-way times of `count` datagrams vary, sent with pauses between them."""
     with datagrams(client, server) as udp:
         for number in range(count):
             udp.send(number, 100)
@@ -308,31 +313,31 @@ def measure_spread(client: Host, server: Host, count: int) -> MeasuredSpread:
     return MeasuredSpread(statistics.stdev(times) if len(times) > 1 else 0.0, len(times))
 
 
-_PROGRAMS: Final = ("redis-server", "redis-benchmark")
-_PORT: Final = 6379
-_CONNECTIONS: Final = 50
+_REDIS_PROGRAMS: Final = ("redis-server", "redis-benchmark")
+_REDIS_PORT: Final = 6379
+_REDIS_CONNECTIONS: Final = 50
 _REQUESTS, _REQUESTS_QUICK = 200_000, 20_000
-_READY_S: Final = 20.0
-_BENCHMARK_S: Final = 120.0
+_REDIS_START_TIMEOUT_S: Final = 20.0
+_BENCHMARK_TIMEOUT_S: Final = 120.0
 
 
 def missing_program() -> str | None:
-    """The reason why redis cannot be measured: the programs that are missing. None: both are installed."""
-    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    """Why redis cannot be measured: which of its programs are missing. None if both are installed."""
+    missing = [name for name in _REDIS_PROGRAMS if shutil.which(name) is None]
     if not missing:
         return None
     return f"{' and '.join(missing)} not found (Debian's packages redis-server, redis-tools)"
 
 
 def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
-    """GET requests per second. Raises LabError."""
+    """Measure how many GET requests per second a redis server answers. Raises LabError."""
     devnull = subprocess.DEVNULL
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
-        command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
+        command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_REDIS_PORT), "--protected-mode", "no"]
         command += ["--save", "", "--appendonly", "no", "--dir", folder]
         redis = ManagedProcess(server, command, stdin=devnull, stdout=devnull, stderr=devnull)
         try:
-            wait_until(lambda: _responds(host, redis), "redis-server to answer", _READY_S)
+            wait_until(lambda: _responds(host, redis), "redis-server to answer", _REDIS_START_TIMEOUT_S)
             return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
         finally:
             redis.end()
@@ -340,7 +345,7 @@ def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -
 
 def _responds(host: Host, server: ManagedProcess) -> bool:
     def ping() -> bytes:
-        with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
+        with socket.create_connection((SERVER_ADDRESS, _REDIS_PORT), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
             return connection.recv(64)
 
@@ -352,13 +357,13 @@ def _responds(host: Host, server: ManagedProcess) -> bool:
 
 
 def _benchmark(client: Launcher, requests: int) -> float:
-    command = ["redis-benchmark", "-h", SERVER_ADDRESS, "-p", str(_PORT), "-c", str(_CONNECTIONS)]
+    command = ["redis-benchmark", "-h", SERVER_ADDRESS, "-p", str(_REDIS_PORT), "-c", str(_REDIS_CONNECTIONS)]
     command += ["-n", str(requests), "-t", "get", "--csv"]
     process = client.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        output, error_output = process.communicate(timeout=_BENCHMARK_S)
+        output, error_output = process.communicate(timeout=_BENCHMARK_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise LabError(f"redis-benchmark did not end within {_BENCHMARK_S:.0f} s") from error
+        raise LabError(f"redis-benchmark did not end within {_BENCHMARK_TIMEOUT_S:.0f} s") from error
     finally:
         process.kill()
         process.wait()
@@ -381,19 +386,19 @@ LINK_WITH_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
 _HOG_LIFETIME_S: Final = 120
 """Time after which a hog ends by itself if nothing ends it."""
 _PINGS: Final = 3000
-"""Number of pings; each is two packets and their acknowledgements, so that p99.9 is not a single packet."""
+"""Number of pings: each adds two packets and their acknowledgements to the count of lateness, so its p99.9 is of several packets."""
 _PINGS_QUICK: Final = 300
 _LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK = 10_000, 3_000
 _SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK = 1_000, 300
-"""Number of datagrams."""
 VETH: Final = "veth"
+"""Name of the bare cable in the results."""
 
 
 class Extras:
-    """The extra measurements: `steps` returns functions that measure; `results` summarizes."""
+    """The extra measurements: `steps` returns the functions that measure them, and `results` summarizes."""
 
     def __init__(self, setup: Setup, hogs: int, times: Times, seed: int) -> None:
-        """`seed`: of loss and jitter in the first run."""
+        """`hogs`: number of CPU hogs. `seed`: seed of loss and jitter in the first run."""
         self._setup, self._ours, self._times, self._hogs = setup, setup.ours, times, hogs
         self._shape_delaying_peer = setup.shape if setup.peer.kind is not None and setup.peer.kind.DELAYS else None
         """Shapes the peer's link, if the peer can delay."""
@@ -401,7 +406,8 @@ class Extras:
         self._rng = random.Random(1)
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._no_redis = missing_program()
+        """Measured figures, by name of the extra and of what was measured."""
+        self._redis_obstacle = missing_program()
         self._lost: list[LossCount] = []
         self._spreads: list[MeasuredSpread] = []
         self._unsupported: dict[ExtraName, str] = {}
@@ -409,7 +415,7 @@ class Extras:
 
     def steps(self) -> Sequence[Callable[[], None]]:
         steps: list[Callable[[], None]] = [self._unlimited]
-        if self._no_redis is None:
+        if self._redis_obstacle is None:
             steps.append(self._redis)
         if self._hogs:
             steps.append(self._with_hogs)
@@ -421,40 +427,42 @@ class Extras:
         if not self._runs:
             return ()
         unlimited = self._runs["unlimited", "ours"]
-        extras = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
-        if self._no_redis is None:
+        extras = [self._make_extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
+        if self._redis_obstacle is None:
             rate_pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
             bars = judge_redis([ours / bare for ours, bare in rate_pairs])
-            extras.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
+            extras.append(self._make_extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
         else:
             what = "redis GET, 50 connections, no delay"
-            extras.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
+            extras.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._redis_obstacle))
         if self._hogs:
             lateness_us = self._runs["hogs", "ours"]
             bars = judge_hogs(lateness_us, privileged) if lateness_us else ()
             what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {LINK_WITH_HOGS.rtt_ms:g} ms"
-            extras.append(self._extra("hogs", what, "µs", bars, best=min))
-        return (*extras, *self._effects())
+            extras.append(self._make_extra("hogs", what, "µs", bars, best=min))
+        return (*extras, *self._effect_results())
 
-    def _effects(self) -> Sequence[Extra]:
-        def nearest(target: float) -> Callable[[Sequence[float]], float]:
+    def _effect_results(self) -> Sequence[Extra]:
+        def nearest_to(target: float) -> Callable[[Sequence[float]], float]:
             return lambda runs: min(runs, key=lambda value: abs(value - target))
 
         percent, expected_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
         loss_bars = judge_loss([run.lost for run in self._lost], [run.sent for run in self._lost], LOSS_SHARE)
         jitter_bars = judge_jitter(self._runs["jitter", "ours"], [run.count for run in self._spreads], expected_ms)
         return (
-            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", loss_bars, best=nearest(percent)),
-            self._extra(
+            self._make_extra(
+                "loss", f"datagrams lost of a loss of {percent:g} %", "%", loss_bars, best=nearest_to(percent)
+            ),
+            self._make_extra(
                 "jitter",
                 f"standard deviation of the one-way time, of a normal jitter of {expected_ms:g} ms",
                 "ms",
                 jitter_bars,
-                best=nearest(expected_ms),
+                best=nearest_to(expected_ms),
             ),
         )
 
-    def _extra(
+    def _make_extra(
         self,
         name: ExtraName,
         what: str,
@@ -503,13 +511,13 @@ class Extras:
         self._count_drops("unlimited")
 
     def _redis(self) -> None:
-        """A failure of redis or its benchmark is reported, and the rest continues."""
-        if self._no_redis is not None:
+        """Measure redis. If it fails, its failure is reported, and the other extras are still measured."""
+        if self._redis_obstacle is not None:
             return
         try:
             self._measure_redis()
         except LabError as error:
-            self._no_redis = error.message
+            self._redis_obstacle = error.message
 
     def _measure_redis(self) -> None:
         self._ours.shape(UNLIMITED)
@@ -526,10 +534,10 @@ class Extras:
 
     def _with_hogs(self) -> None:
         """Read the emulator's count of lateness over our link; a peer has no such count, so the RTTs of both are reported too."""
-        count = self._count(_PINGS, _PINGS_QUICK)
+        count = self._full_or_quick(_PINGS, _PINGS_QUICK)
         probed = self._ours.shape(LINK_WITH_HOGS)
         with hogs(self._hogs):
-            excess_us = _excess_us(probed, count)
+            excess_us = _rtt_p99_excess_us(probed, count)
             timer_us = timer_lateness_us(count)
         stats = self._ours.link.counters()
         if stats is not None:
@@ -544,21 +552,25 @@ class Extras:
         if self._shape_delaying_peer is not None:
             probed, _ = self._shape_delaying_peer(LINK_WITH_HOGS)
             with hogs(self._hogs):
-                self._runs["hogs", f"RTT p99 excess of {self._setup.peer.name}"].append(_excess_us(probed, count))
+                self._runs["hogs", f"RTT p99 excess of {self._setup.peer.name}"].append(
+                    _rtt_p99_excess_us(probed, count)
+                )
 
     def _loss(self) -> None:
-        if self._start("loss", link_with_loss(self._seed(len(self._lost)))):
+        if self._start_effect("loss", link_with_loss(self._seed(len(self._lost)))):
             network = self._ours.link.network
-            loss = count_lost(network.client, network.server, self._count(_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK))
+            loss = count_lost(
+                network.client, network.server, self._full_or_quick(_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK)
+            )
             self._lost.append(loss)
             self._runs["loss", "ours"].append(loss.lost / max(loss.sent, 1) * 100)
             self._count_drops("loss")
 
     def _jitter(self) -> None:
         """Measure jitter, over the bare cable as well, which shows the machine's own scatter."""
-        if self._start("jitter", link_with_jitter(self._seed(len(self._spreads)))):
+        if self._start_effect("jitter", link_with_jitter(self._seed(len(self._spreads)))):
             network, bare = self._ours.link.network, self._unshaped_cable()
-            count = self._count(_SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK)
+            count = self._full_or_quick(_SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK)
             spread = measure_spread(network.client, network.server, count)
             self._spreads.append(spread)
             self._runs["jitter", "ours"].append(spread.deviation_ns / 1e6)
@@ -567,14 +579,14 @@ class Extras:
                 measure_spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6
             )
 
-    def _start(self, name: ExtraName, point: LinkSpec) -> bool:
-        """Start the effect with counters at 0, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
+    def _start_effect(self, name: ExtraName, spec: LinkSpec) -> bool:
+        """Start loss or jitter, with counters at 0, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
         link = self._ours.link
-        reason = backends()[link.backend].refusal_reason(point)
+        reason = backends()[link.backend].refusal_reason(spec)
         if reason is not None:
             self._unsupported[name] = reason
             return False
-        link.shape(point)
+        link.shape(spec)
         link.counters(reset=True)
         link.start_effects()
         return True
@@ -583,11 +595,11 @@ class Extras:
         """A new seed for each run. The kernel's back-end takes no seed."""
         return 0 if self._ours.link.ready is None else self._first_seed + run
 
-    def _count(self, full: int, quick: int) -> int:
+    def _full_or_quick(self, full: int, quick: int) -> int:
         return full if self._times == FULL_TIMES else quick
 
 
-def _excess_us(probed: ProbedLink, count: int) -> float:
+def _rtt_p99_excess_us(probed: ProbedLink, count: int) -> float:
     return (ping(probed, count, LINK_WITH_HOGS.rtt_ns, keep_awake=False).p99_ns - LINK_WITH_HOGS.rtt_ns) / 1e3
 
 

@@ -205,18 +205,18 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _share(gbit: float, point: LinkPoint) -> float | None:
+def _goodput_share(gbit: float, point: LinkPoint) -> float | None:
     return None if point.expected_gbit is None else gbit / point.expected_gbit
 
 
-def _medians(runs: Sequence[Run], point: LinkPoint) -> Obtained:
+def _make_medians(runs: Sequence[Run], point: LinkPoint) -> Obtained:
     gbit = median(run.goodput_gbit for run in runs)
     return Obtained(
         rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
         rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
         rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
         goodput_gbit=gbit,
-        goodput_ratio=_share(gbit, point),
+        goodput_ratio=_goodput_share(gbit, point),
     )
 
 
@@ -230,7 +230,7 @@ def make_row(
         asked=point,
         rest_rtt_ms=rest_rtt_ms,
         backend=backend,
-        obtained=_medians(ours, point),
+        obtained=_make_medians(ours, point),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
         lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
@@ -242,7 +242,7 @@ def make_row(
             rest_rtt_ms=rest_rtt_ms,
             rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
             rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
-            goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, point)) is not None],
+            goodput_share=[share for run in ours if (share := _goodput_share(run.goodput_gbit, point)) is not None],
             cpu_core_per_gbit=[run.cpu_core_per_gbit for run in ours if run.cpu_core_per_gbit is not None],
             drops=drops,
             privileged=privileged,
@@ -254,7 +254,7 @@ def make_row(
 
 def _make_peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
     return Peer(
-        **_medians(runs, point).model_dump(),
+        **_make_medians(runs, point).model_dump(),
         name=name,
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),

@@ -86,18 +86,22 @@ def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
         yield BareCable(network.client, network.server, shares, listening.port)
 
 
-_EDGE_S: Final = 0.1
+_WINDOW_MARGIN_S: Final = 0.1
 """Time cut off at both ends of the CPU window, because the probe starts a little later."""
 _IDLE_PINGS: Final = 30
-_TIMEOUT_NS: Final = 10_000_000_000
+_BASE_TIMEOUT_NS: Final = 10_000_000_000
 _PING_TIMEOUT_NS: Final = 10_000_000
-"""Time that a ping may take in addition to four times its RTT: with hogs each end waits for a CPU."""
-_CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
+"""Time that a ping may take in addition to four times its RTT, because beside CPU hogs each end waits for a CPU."""
+_SCHEDULING_NAMES: Final = {
+    os.SCHED_FIFO: "real-time class",
+    os.SCHED_RR: "real-time class",
+    os.SCHED_OTHER: "ordinary",
+}
 
 
 @dataclass(frozen=True)
 class ProbedLink:
-    """Where a probe connects to, from which host, and the process that implements the link (None: the kernel)."""
+    """Where a probe connects to, from which host, and the process that implements the link (None if the kernel does)."""
 
     host: str
     port: int
@@ -121,7 +125,7 @@ class Transfer:
 
 def ping_timeout_ns(count: int, rtt_ns: int) -> int:
     """How long `count` pings may take together."""
-    return _TIMEOUT_NS + count * (4 * rtt_ns + _PING_TIMEOUT_NS)
+    return _BASE_TIMEOUT_NS + count * (4 * rtt_ns + _PING_TIMEOUT_NS)
 
 
 def runs_on(pid: int | None) -> RunsOn | None:
@@ -131,7 +135,7 @@ def runs_on(pid: int | None) -> RunsOn | None:
     try:
         threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
         cpus = set().union(*(os.sched_getaffinity(thread) for thread in threads))
-        classes = {_CLASSES.get(os.sched_getscheduler(thread), "another class") for thread in threads}
+        classes = {_SCHEDULING_NAMES.get(os.sched_getscheduler(thread), "another class") for thread in threads}
     except OSError:
         return None
     return RunsOn(cpus=tuple(sorted(cpus)), scheduling=tuple(sorted(classes)))
@@ -153,18 +157,18 @@ def transfer(link: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
     """A bulk transfer to the server. Raises EngineError."""
     job = GoodputJob(host=link.host, port=link.port, direction="to_server", warmup_ns=warmup_ns, measure_ns=measure_ns)
     with EngineProcess(job, link.client) as probe:
-        time.sleep(warmup_ns / 1e9 + _EDGE_S)
+        time.sleep(warmup_ns / 1e9 + _WINDOW_MARGIN_S)
         watch, begin = LoadWatch(), _clocks(link.pid)
-        time.sleep(max(measure_ns / 1e9 - 2 * _EDGE_S, _EDGE_S))
-        end, machine = _clocks(link.pid), watch.finish()
+        time.sleep(max(measure_ns / 1e9 - 2 * _WINDOW_MARGIN_S, _WINDOW_MARGIN_S))
+        end, machine_load = _clocks(link.pid), watch.finish()
         result = probe.read()
     if not isinstance(result, GoodputResult):
         raise EngineError(f"the goodput probe answered {result.event!r}", "Please report this.")
     return Transfer(
         result=result,
         process_cores=None if link.pid is None else (end[1] - begin[1]) / (end[0] - begin[0]),
-        machine_cores=machine.busy_cpus,
-        steal_share=machine.steal_share,
+        machine_cores=machine_load.busy_cpus,
+        steal_share=machine_load.steal_share,
     )
 
 
@@ -195,7 +199,7 @@ def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
 
 
 def with_counters(run: Run, stats: LinkStats | None) -> Run:
-    """A run with the emulator's counts, if `stats` is given; it is None without an emulator."""
+    """Add the emulator's counts to a run. `stats` is None without an emulator."""
     if stats is None:
         return run
     directions = (stats.to_server, stats.to_client)
@@ -208,7 +212,7 @@ def with_counters(run: Run, stats: LinkStats | None) -> Run:
 
 
 def unmodelled_drops(stats: LinkStats) -> int | None:
-    """Segments (for a full socket: packets) lost for no modelled reason. None if none is known, but not all are counted."""
+    """Segments (packets, if a socket was full) lost for no modelled reason. None if none is known, but not all are counted."""
     drops = [direction.drops for direction in (stats.to_server, stats.to_client)]
     known = sum(
         direction_drops.arena + (direction_drops.socket or 0) + direction_drops.transmit for direction_drops in drops
@@ -216,8 +220,8 @@ def unmodelled_drops(stats: LinkStats) -> int | None:
     return None if known == 0 and any(direction_drops.socket is None for direction_drops in drops) else known
 
 
-_PAUSE_S: Final = 500e-6
-_TIMEOUT_S: Final = 60.0
+_TIMER_SLEEP_S: Final = 500e-6
+_TIMER_TIMEOUT_S: Final = 60.0
 _TIMER_PROGRAM: Final = f"""
 import json, os, sys, time
 try:
@@ -227,8 +231,8 @@ except OSError:
     realtime = False
 late = []
 for _ in range(int(sys.argv[1])):
-    due = time.monotonic_ns() + {int(_PAUSE_S * 1e9)}
-    time.sleep({_PAUSE_S})
+    due = time.monotonic_ns() + {int(_TIMER_SLEEP_S * 1e9)}
+    time.sleep({_TIMER_SLEEP_S})
     late.append(time.monotonic_ns() - due)
 late.sort()
 print(json.dumps({{"p999_us": late[min(int(len(late) * 0.999), len(late) - 1)] / 1e3, "realtime": realtime}}))
@@ -238,14 +242,14 @@ print(json.dumps({{"p999_us": late[min(int(len(late) * 0.999), len(late) - 1)] /
 def timer_lateness_us(count: int) -> float:
     """How late, at p99.9, a bare thread of the link's scheduling class wakes from `count` sleeps of 0.5 ms.
 
-    No link can be more punctual: it separates a missed bar from a hypervisor that takes the CPU away. Raises LabError.
+    No link can be more punctual, so this shows whether a bar was missed because a hypervisor took the CPU away. Raises LabError.
     """
     try:
         completed = subprocess.run(
             [sys.executable, "-c", _TIMER_PROGRAM, str(count)],
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=_TIMER_TIMEOUT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -256,9 +260,9 @@ def timer_lateness_us(count: int) -> float:
 _STAMP_FORMAT: Final = struct.Struct("=QQ")
 _TIMESPEC: Final = struct.Struct("@ll")
 _SO_TIMESTAMPNS: Final = 35
-"""The receiving kernel's timestamp, on the wall clock, which excludes the wakeup of this program."""
+"""Option for the receiving kernel's timestamp, on the wall clock, which excludes the waking of this program."""
 SILENCE_S: Final = 0.3
-"""Silence after the last datagram and the longest delay; after it nothing will arrive."""
+"""Silence, after the last datagram and the longest delay, after which no more datagrams are expected."""
 BATCH_DATAGRAMS: Final = 40
 """Datagrams sent without a pause; fewer than any socket buffer holds."""
 _BUFFER_BYTES: Final = 4 * 2**20
@@ -301,14 +305,15 @@ class Datagrams:
     def send(self, number: int, payload: int) -> None:
         self.source.send(_STAMP_FORMAT.pack(number, time.time_ns()).ljust(payload, b"\0"))
 
-    def send_all(self, count: int, payload: int = 100, pace: int = BATCH_DATAGRAMS) -> None:
+    def send_all(self, count: int, payload: int = 100, batch_size: int = BATCH_DATAGRAMS) -> None:
         """Send datagrams in batches with pauses in which the receiver can follow, so that only the link's buffer can be full."""
         for number in range(count):
             self.send(number, payload)
-            if number % pace == pace - 1:
+            if number % batch_size == batch_size - 1:
                 time.sleep(0.001)
 
     def finish(self, longest_delay_s: float) -> ReceivedDatagrams:
+        """Wait until no more datagrams arrive, and return those that did."""
         time.sleep(longest_delay_s)
         self.stop.set()
         self.receiver.join()

@@ -23,7 +23,14 @@ from howfar.doctor.protocols.session import (
 from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
 from howfar.lab.servers.peer import PeerError
-from howfar.lab.servers.text_protocol import Lines, ServerError, parse_pairs, query_stats, send_command, split_parts
+from howfar.lab.servers.text_protocol import (
+    LineConnection,
+    ServerError,
+    parse_pairs,
+    query_stats,
+    send_command,
+    split_parts,
+)
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _REDIS_ANSWERS = (
@@ -62,7 +69,7 @@ class _Session:
     def __init__(self, endpoint: Endpoint, request: bytes, expected_starts: tuple[str, ...]) -> None:
         """Connect and send `request`. Raises NoValidAnswer if the answer begins with none of `expected_starts`."""
         self.peer = dial(endpoint)
-        self.lines = Lines(self.peer)
+        self.lines = LineConnection(self.peer)
         try:
             with contextlib.suppress(
                 LabError

@@ -21,9 +21,9 @@ from howfar.analysis.cells import NoiseFloors
 from howfar.analysis.published import published_sets
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, extra_page_ms, page_arms, paired_ratios
 from howfar.experiments.page.findings import (
-    BAR,
-    BEYOND,
-    KEPT,
+    ERROR_BAR,
+    KEPT_CONNECTIONS,
+    MODEL_RANGE_FACTOR,
     Better,
     Crossing,
     OpenInterval,
@@ -36,7 +36,9 @@ from howfar.experiments.page.findings import (
 )
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisect, predictors
-from howfar.plan.types import StoredPlan, Workload
+from howfar.experiments.page.plan import PAGES
+from howfar.plan.types import StoredPlan
+from howfar.plan.workload import Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS, Resolution, Threshold, judge_ratio, mean_interval
@@ -56,7 +58,7 @@ RatioOfCpu = Callable[[float], float]
 
 
 def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None:
-    """The findings about pages. None: the run has no pages, or no good trial yet."""
+    """The findings about pages. None if the run has no pages, or no good trial yet."""
     trials = page_arms(table)
     if not trials:
         return None
@@ -64,9 +66,9 @@ def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None
     for arm in trials:
         arms_by_key.setdefault(arm.key, []).append(arm)
     models = predictors(arms_by_key)
-    kept_arms = {_key_without_connect(arm): arm for arm in trials if arm.key.connect == KEPT}
+    kept_arms = {_key_without_connect(arm): arm for arm in trials if arm.key.connect == KEPT_CONNECTIONS}
     arms = tuple(_page_arm(arm, models.get(arm.key), kept_arms.get(_key_without_connect(arm))) for arm in trials)
-    impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].impossible(arm))
+    impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].is_impossible(arm))
     choices, crossings = list[PageChoice](), list[Crossing]()
     for key, key_arms in arms_by_key.items():
         key_choices, key_crossings = _compare_machines(key_arms, models.get(key), floors)
@@ -88,7 +90,7 @@ def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None
 
 def _key_without_connect(arm: ArmTrials) -> tuple[object, ...]:
     """Key shared by arms that differ only in how they connect."""
-    return replace(arm.key, connect=KEPT), arm.route, arm.app_cpu_ns, arm.threads
+    return replace(arm.key, connect=KEPT_CONNECTIONS), arm.route, arm.app_cpu_ns, arm.threads
 
 
 def _page_arm(arm: ArmTrials, predictor: Predictor | None, same_arm_kept: ArmTrials | None) -> PageArm:
@@ -143,7 +145,7 @@ def _page_model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageMod
         mean_error=fmean(abs(error) for error in errors.values()) if errors else None,
         worst_error=None if worst is None else errors[worst],
         worst_arm=worst,
-        within_bar=None if worst is None else abs(errors[worst]) <= BAR,
+        within_bar=None if worst is None else abs(errors[worst]) <= ERROR_BAR,
         by_way=tuple(
             RouteError(
                 path=path,
@@ -159,9 +161,9 @@ def _page_model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageMod
 
 
 def _describe_scripts(plan: StoredPlan) -> dict[str, str]:
-    """Each page's round trips in a line, by the page's name; empty for a page of a later version."""
+    """Each page's round trips as a line of text, by the page's name; empty for a page that only a later version knows."""
     range_size = (plan.workload or Workload()).range_size
-    return {name: shape.describe(range_size) if shape else "" for name, shape in (plan.pages or {}).items()}
+    return {name: shape.describe(range_size) if shape else "" for name, shape in (PAGES.of_stored(plan) or {}).items()}
 
 
 def _published_rows(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
@@ -244,25 +246,27 @@ def _summarise_crossing(
     crossing = partial(
         Crossing, **dict(two.on_route), measured_ms=measured.crossing, always=measured.always, swept_ms=swept_ms
     )
-    full, half = (predictor.ratio(two.route, two.threads, share) if predictor else None for share in (1.0, 0.5))
-    if full is None:
+    full_model, half_model = (
+        predictor.ratio(two.route, two.threads, share) if predictor else None for share in (1.0, 0.5)
+    )
+    if full_model is None:
         return crossing(predicted_ms=None, curve_ms=(), curve_ratio=())
-    ratio, bounds_ms = cache(full.ratio_at), (full.min_cpu_ms, swept_ms[1] * BEYOND)
+    ratio, bounds_ms = cache(full_model.ratio_at), (full_model.min_cpu_ms, swept_ms[1] * MODEL_RANGE_FACTOR)
     curve_ms = tuple(_log_grid(*swept_ms, CURVE_POINTS))
-    predicted_ms, without_link = model_crossing(ratio, *bounds_ms), full.without_link_cpu()
+    predicted_ms, without_link = model_crossing(ratio, *bounds_ms), full_model.without_link_cpu()
     without_link_ms, half_turns_ms = (
-        _min_cpu_that_pays(model_ratio, *bounds_ms) for model_ratio in (without_link, half)
+        _min_cpu_that_pays(model_ratio, *bounds_ms) for model_ratio in (without_link, half_model)
     )
     return crossing(
         predicted_ms=predicted_ms,
-        predicted_ms_interval=_crossing_interval(full, predicted_ms, *bounds_ms),
+        predicted_ms_interval=_crossing_interval(full_model, predicted_ms, *bounds_ms),
         predicted_always=model_always(ratio, *bounds_ms),
         curve_ms=curve_ms,
         curve_ratio=tuple(ratio(cpu_ms) for cpu_ms in curve_ms),
         without_link_cpu_ms=without_link_ms,
         without_link_cpu_ms_interval=_crossing_interval(without_link, without_link_ms, *bounds_ms),
         half_turns_ms=half_turns_ms,
-        half_turns_ms_interval=_crossing_interval(half, half_turns_ms, *bounds_ms),
+        half_turns_ms_interval=_crossing_interval(half_model, half_turns_ms, *bounds_ms),
     )
 
 
@@ -294,30 +298,35 @@ class MeasuredCurve:
         self._levels = sorted(
             (level for level in levels if level.ratios and level.cpu_ms > 0), key=lambda level: level.cpu_ms
         )
-        self._log_cpu = [math.log(level.cpu_ms) for level in self._levels]
+        self._log_cpu_of_levels = [math.log(level.cpu_ms) for level in self._levels]
         self._log_ratios = [{block: math.log(ratio) for block, ratio in level.ratios.items()} for level in self._levels]
 
     def find_crossing(self) -> MeasuredCrossing:
         if not self._levels:
             return MeasuredCrossing(None)
-        estimates = [self._log_ratio_at(log_ms) for log_ms in self._log_cpu]
-        bracket = next((i for i in range(1, len(estimates)) if estimates[i - 1].value < 0 <= estimates[i].value), None)
-        if bracket is None:
+        estimates = [self._log_ratio_at(log_cpu_ms) for log_cpu_ms in self._log_cpu_of_levels]
+        rising_level = next(
+            (i for i in range(1, len(estimates)) if estimates[i - 1].value < 0 <= estimates[i].value), None
+        )
+        if rising_level is None:
             return MeasuredCrossing(None, self._winner_at_all_levels())
         if self._resolves_nothing():
             return MeasuredCrossing(None)
-        log_ms = bisect(
-            lambda log_at: self._log_ratio_at(log_at).value, self._log_cpu[bracket - 1], self._log_cpu[bracket]
+        log_cpu_ms = bisect(
+            lambda log_ms: self._log_ratio_at(log_ms).value,
+            self._log_cpu_of_levels[rising_level - 1],
+            self._log_cpu_of_levels[rising_level],
         )
-        steps = _SEARCH_STEPS * max(len(self._log_cpu) - 1, 1)
+        steps = _SEARCH_STEPS * max(len(self._log_cpu_of_levels) - 1, 1)
         low, high = (
-            _interval_end(self._log_ratio_at, log_ms, end, steps) for end in (self._log_cpu[0], self._log_cpu[-1])
+            _interval_end(self._log_ratio_at, log_cpu_ms, end, steps)
+            for end in (self._log_cpu_of_levels[0], self._log_cpu_of_levels[-1])
         )
         if low is None and high is None and any(estimate.low is not None for estimate in estimates):
-            return MeasuredCrossing(None)  # no level is resolved from 1, so the line may cross it anywhere
+            return MeasuredCrossing(None)  # no level differs from 1 significantly, so the curve may cross it anywhere
         return MeasuredCrossing(
             Estimate(
-                value=math.exp(log_ms),
+                value=math.exp(log_cpu_ms),
                 low=None if low is None else math.exp(low),
                 high=None if high is None else math.exp(high),
             )
@@ -331,29 +340,30 @@ class MeasuredCurve:
         return bool(with_interval) and not any(single_test.resolve(ratio).is_difference for ratio in with_interval)
 
     def _winner_at_all_levels(self) -> Literal["one", "two"] | None:
-        """Which choice is better at every level, significantly and beyond the noise floor. None: levels differ, or one of them is not
-        significant."""
+        """Which choice is better at every level, significantly and beyond the noise floor. None if levels differ, or if one of them is
+        not significant."""
         resolutions = {
             self._threshold.resolve(judge_ratio(list(level.ratios.values())).reported) for level in self._levels
         }
         return _WINNERS.get(resolutions.pop()) if len(resolutions) == 1 else None
 
-    def _log_ratio_at(self, log_ms: float) -> Estimate:
+    def _log_ratio_at(self, log_cpu_ms: float) -> Estimate:
         """The log ratio at this CPU, interpolated between two levels, over the blocks that have both of them."""
         after = next(
-            (i for i, level_log_ms in enumerate(self._log_cpu) if level_log_ms >= log_ms), len(self._log_cpu) - 1
+            (i for i, level_log_cpu_ms in enumerate(self._log_cpu_of_levels) if level_log_cpu_ms >= log_cpu_ms),
+            len(self._log_cpu_of_levels) - 1,
         )
         before = max(after - 1, 0)
-        width = self._log_cpu[after] - self._log_cpu[before]
-        share = (log_ms - self._log_cpu[before]) / width if width > 0 else 1.0
+        width = self._log_cpu_of_levels[after] - self._log_cpu_of_levels[before]
+        share = (log_cpu_ms - self._log_cpu_of_levels[before]) / width if width > 0 else 1.0
         low, high = self._log_ratios[before], self._log_ratios[after]
         if share <= 0 or share >= 1:
             return mean_interval(list((low if share <= 0 else high).values()))
-        block_logs = [(1 - share) * low[block] + share * high[block] for block in high if block in low]
-        if not block_logs:
+        block_log_ratios = [(1 - share) * low[block] + share * high[block] for block in high if block in low]
+        if not block_log_ratios:
             value = (1 - share) * fmean(low.values()) + share * fmean(high.values())
             return Estimate(value=value, low=None, high=None)
-        return mean_interval(block_logs)
+        return mean_interval(block_log_ratios)
 
 
 def _is_resolved(log_ratio: Estimate) -> bool:
@@ -364,12 +374,12 @@ def _is_resolved(log_ratio: Estimate) -> bool:
 def _interval_end(
     judge: Callable[[float], Estimate], start: float, end: float, steps: int, bisections: int = BISECTIONS
 ) -> float | None:
-    """The point between `start` and `end` from which the log ratio differs significantly from 0. None: not even at `end`."""
+    """The point between `start` and `end` from which the log ratio differs significantly from 0. None if not even at `end`."""
     last_inside = start
     for step in range(1, steps + 1):
         position = start + (end - start) * step / steps
         if _is_resolved(judge(position)):
-            return bisect(lambda x: 1.0 if _is_resolved(judge(x)) else -1.0, last_inside, position, bisections)
+            return bisect(lambda point: 1.0 if _is_resolved(judge(point)) else -1.0, last_inside, position, bisections)
         last_inside = position
     return None
 
@@ -381,12 +391,12 @@ def _crossing_interval(
     model_ratio: ModelRatio | None, crossing_ms: float | None, min_ms: float, max_ms: float
 ) -> OpenInterval | None:
     """Fieller's interval of the model's crossing, as for the measured one: every application CPU at which the blocks' ratios by the
-    model do not differ significantly from 1. None: too few blocks, or no crossing."""
+    model do not differ significantly from 1. None with too few blocks, or without a crossing."""
     if model_ratio is None or crossing_ms is None or len(model_ratio.blocks) < MIN_BLOCKS:
         return None
 
-    def judge(log_ms: float) -> Estimate:
-        return mean_interval([math.log(ratio) for ratio in model_ratio.ratios_at(math.exp(log_ms))])
+    def judge(log_cpu_ms: float) -> Estimate:
+        return mean_interval([math.log(ratio) for ratio in model_ratio.ratios_at(math.exp(log_cpu_ms))])
 
     log_crossing = math.log(crossing_ms)
     if crossing_ms <= min_ms and _is_resolved(judge(log_crossing)):
@@ -399,7 +409,7 @@ def _crossing_interval(
 
 
 def model_crossing(ratio: RatioOfCpu, min_ms: float, max_ms: float) -> float | None:
-    """The first application CPU at which the model's ratio rises through 1. None: not in this range."""
+    """The first application CPU at which the model's ratio rises through 1. None if it does not in this range."""
     for low, high in pairwise(_log_grid(min_ms, max_ms, 4 * CURVE_POINTS)):
         if ratio(low) < 1 <= ratio(high):
             return bisect(lambda cpu_ms: ratio(cpu_ms) - 1, low, high)
@@ -407,13 +417,13 @@ def model_crossing(ratio: RatioOfCpu, min_ms: float, max_ms: float) -> float | N
 
 
 def model_always(ratio: RatioOfCpu, min_ms: float, max_ms: float) -> Literal["one", "two"] | None:
-    """Whether one machine or two are better throughout the range, by the model. None: it changes."""
+    """Whether one machine or two are better throughout the range, by the model. None if that changes."""
     ratios = [ratio(cpu_ms) for cpu_ms in _log_grid(min_ms, max_ms, 4 * CURVE_POINTS)]
     return "two" if min(ratios) >= 1 else "one" if max(ratios) < 1 else None
 
 
 def _min_cpu_that_pays(model_ratio: ModelRatio | None, min_ms: float, max_ms: float) -> float | None:
-    """The least application CPU in this range at which two machines are better. None: they never are."""
+    """The least application CPU in this range at which two machines are better. None if they never are."""
     if model_ratio is None:
         return None
     ratio = cache(model_ratio.ratio_at)

@@ -13,7 +13,8 @@ from howfar.analysis.link_facts import link_facts
 from howfar.contract.receipt_messages import Histogram
 from howfar.experiments.page.findings import Application, Machines, OnRoute, RoundTripCost, Route
 from howfar.paths import is_local
-from howfar.plan.factors import ORDINARY, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import ORDINARY
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
@@ -110,7 +111,7 @@ class ArmTrials:
         )
 
     def in_block(self, block: int) -> ArmTrials | None:
-        """This arm in one block. None: it has no good trial there."""
+        """This arm in one block. None if it has no good trial there."""
         return replace(self, trials={block: self.trials[block]}) if block in self.trials else None
 
     # ------------------------------------------------------------ rates and times
@@ -121,11 +122,11 @@ class ArmTrials:
 
     @property
     def pages(self) -> int:
-        return sum(load.transactions for load in self.measured)
+        return sum(measured.transactions for measured in self.measured)
 
     @property
     def elapsed_s(self) -> float:
-        return sum(load.elapsed_ns for load in self.measured) / 1e9
+        return sum(measured.elapsed_ns for measured in self.measured) / 1e9
 
     @cached_property
     def by_block(self) -> dict[int, float]:
@@ -141,19 +142,19 @@ class ArmTrials:
         return mean_interval(list(self.by_block.values()))
 
     @property
-    def page_ms(self) -> dict[int, float]:
+    def page_ms_by_block(self) -> dict[int, float]:
         """`page_s` in milliseconds, by block."""
         return {block: 1e3 * self.threads / rate for block, rate in self.by_block.items()}
 
     @property
     def mean_ms(self) -> Estimate:
         """Mean of `page_s` over blocks, in milliseconds."""
-        return mean_interval(list(self.page_ms.values()))
+        return mean_interval(list(self.page_ms_by_block.values()))
 
     @property
     def allowed_per_s(self) -> Estimate | None:
-        """Pages per second that the busier machine's processors would allow: the rate divided by their utilisation. None: no
-        utilisation is known."""
+        """Pages per second that the busier machine's processors would allow: the rate divided by their utilisation. None if
+        no utilisation is known."""
         single_blocks = {
             block: block_trials for block in self.by_block if (block_trials := self.in_block(block)) is not None
         }
@@ -172,7 +173,7 @@ class ArmTrials:
     @cached_property
     def histograms(self) -> list[Histogram]:
         """Page latency of each trial."""
-        return [histogram for load in self.measured if (histogram := transaction_histogram(load)) is not None]
+        return [histogram for measured in self.measured if (histogram := transaction_histogram(measured)) is not None]
 
     @property
     def p50_s(self) -> float:
@@ -190,7 +191,7 @@ class ArmTrials:
 
     @cached_property
     def rest_rtt_s(self) -> float | None:
-        """The link's round-trip time, measured at rest. None: no link."""
+        """The link's round-trip time, measured at rest. None without a link."""
         if self.machines == 1:
             return None
         link = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
@@ -198,16 +199,16 @@ class ArmTrials:
         return None if rtt_ns is None else rtt_ns / 1e9
 
     def reported_per_page(self, name: str) -> float | None:
-        """A figure per page that the application's pages reported about themselves. None: they did not report it."""
-        if not any(name in load.told for load in self.measured):
+        """A figure per page that the application's pages reported about themselves. None if they did not report it."""
+        if not any(name in measured.told for measured in self.measured):
             return None
-        return sum(load.told.get(name, 0) for load in self.measured) / self.pages
+        return sum(measured.told.get(name, 0) for measured in self.measured) / self.pages
 
     # ------------------------------------------------------------ CPU
 
     @property
     def own_cpu_s(self) -> float | None:
-        """CPU per page that the application itself reports. None: it reports none."""
+        """CPU per page that the application itself reports. None if it reports none."""
         reported = self.reported_per_page("cpu_ns")
         return None if reported is None else reported / 1e9
 
@@ -222,7 +223,7 @@ class ArmTrials:
         """CPU per page by role. The engine is the `visitor` if it requests pages from a separate application."""
         client_role = "visitor" if self.key.application == "php" else "application"
         ns_by_role: dict[str, float] = {}
-        for usage in (usage for load in self.measured for usage in load.cpu):
+        for usage in (usage for measured in self.measured for usage in measured.cpu):
             role = client_role if usage.role == "client" else usage.role
             ns_by_role[role] = ns_by_role.get(role, 0.0) + usage.cpu_ns
         return {role: ns / 1e9 / self.pages for role, ns in ns_by_role.items()}
@@ -282,13 +283,13 @@ class ArmTrials:
 
     @cached_property
     def round_trips(self) -> float | None:
-        """Round trips per page to all services. None: they were not counted."""
+        """Round trips per page to all services. None if they were not counted."""
         reported_counts = [
             count for service in SERVICES if (count := self.reported_per_page(f"{service}_turns")) is not None
         ]
         if reported_counts:
             return sum(reported_counts)
-        counted = sum(load.turns for load in self.measured) / self.pages
+        counted = sum(measured.turns for measured in self.measured) / self.pages
         return counted if self.key.application == "engine" and counted > 0 else None
 
     @property
@@ -332,14 +333,17 @@ class ArmTrials:
             )
         return tuple(costs)
 
-    def _reported_count_and_ns(self, service: str, what: str, time: str) -> tuple[float, float] | None:
-        """How often per page something happened, and its mean time in nanoseconds, as reported by the pages themselves."""
-        count, spent_ns = self.reported_per_page(f"{service}_{what}"), self.reported_per_page(f"{service}_{time}ns")
+    def _reported_count_and_ns(self, service: str, event: str, time_prefix: str) -> tuple[float, float] | None:
+        """How often per page an event happened, and its mean time in nanoseconds, as reported by the pages themselves."""
+        count, spent_ns = (
+            self.reported_per_page(f"{service}_{event}"),
+            self.reported_per_page(f"{service}_{time_prefix}ns"),
+        )
         return (count, spent_ns / count) if count and spent_ns is not None else None
 
     def _timed_count_and_ns(self, kind: str) -> tuple[float, float]:
-        """How often per page something happened, and its mean time in nanoseconds, by histograms."""
-        records = [record for load in self.measured for record in load.histograms if record.kind == kind]
+        """How often per page an event happened, and its mean time in nanoseconds, by the engine's histograms."""
+        records = [record for measured in self.measured for record in measured.histograms if record.kind == kind]
         count = sum(record.count for record in records)
         return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0
 
@@ -370,9 +374,9 @@ def paired_ratios(numerator: ArmTrials, denominator: ArmTrials) -> dict[int, flo
 
 
 def extra_page_ms(arm: ArmTrials, other: ArmTrials) -> Estimate | None:
-    """How much longer a page of `arm` takes than one of `other`, over the blocks in which both are good. None: no such block."""
-    other_page_ms = other.page_ms
+    """How much longer a page of `arm` takes than one of `other`, over the blocks in which both are good. None without such a block."""
+    other_page_ms = other.page_ms_by_block
     differences_ms = [
-        page_ms - other_page_ms[block] for block, page_ms in arm.page_ms.items() if block in other_page_ms
+        page_ms - other_page_ms[block] for block, page_ms in arm.page_ms_by_block.items() if block in other_page_ms
     ]
     return mean_interval(differences_ms) if differences_ms else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings
+from howfar.experiments.page.findings import ERROR_BAR, Crossing, PageArm, PageChoice, PageFindings
 from howfar.experiments.page.labels import (
     DEGRADED_MS,
     NOTICED_MS,
@@ -45,7 +45,7 @@ Latencies = Mapping[str, Sequence[tuple[float, float]]]
 DOMAIN_FACTOR = 1.12
 """Factor by which the axes extend beyond the outermost point."""
 MAX_INTERVAL_FACTOR = 3
-"""Intervals are drawn up to this many times the outermost value. Wider ones would compress everything else."""
+"""Intervals are drawn up to this multiple of the outermost value: wider ones would compress everything else."""
 MIN_LOG_RATIO = 6
 """The axis of CPU is logarithmic if its ends differ by more than this factor."""
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 3, 5, 10)
@@ -66,13 +66,13 @@ class _CrossingChart:
     """Draws the crossing chart. The layers share axes, colours and shapes."""
 
     def __init__(self, choices: Sequence[PageChoice], crossings: Sequence[Crossing], floor: float, width: int) -> None:
-        self.width, self.narrow, self.floor, self.choices = width, width < PHONE, floor, choices
+        self.width, self.is_narrow, self.floor, self.choices = width, width < PHONE, floor, choices
         choice_of_series = {choice.series: choice for choice in choices}
         self.series = dict(zip(choice_of_series, series_labels(list(choice_of_series.values())), strict=True))
         self.crossings = [crossing for crossing in crossings if crossing.series in self.series]
         self.x_domain, self.y_domain = self._fit_x_domain(), self._fit_y_domain()
         names = list(self.series.values())
-        legend_spec = legend(1, 300, symbolOpacity=1, symbolSize=90) if self.narrow else None
+        legend_spec = legend(1, 300, symbolOpacity=1, symbolSize=90) if self.is_narrow else None
         self.colour, self.shape = series_styles(names, legend_spec)
 
     def _fit_x_domain(self) -> tuple[float, float]:
@@ -94,12 +94,12 @@ class _CrossingChart:
         bounds = [limit for limit in ends if limit is not None] + [1 + self.floor, 1 / (1 + self.floor)]
         min_ratio, max_ratio = min(points) / MAX_INTERVAL_FACTOR, max(points) * MAX_INTERVAL_FACTOR
         visible = points + [min(max(limit, min_ratio), max_ratio) for limit in bounds]
-        # A region without a point still needs room for its name.
+        # A region without a point still needs room for its label.
         return min(*visible, 0.9) / DOMAIN_FACTOR, max(*visible, 1.1) * DOMAIN_FACTOR
 
     def x(self, field: str = "cpu") -> alt.X:
         low, high = self.x_domain
-        title = fill(CROSSINGS["axis"], own=not self.narrow)
+        title = fill(CROSSINGS["axis"], own=not self.is_narrow)
         ticks = {"values": log_ticks(low, high)} if low > 0 else {}
         log = 10 if low > 0 else 0
         return axis(alt.X, field, title, self.x_domain, log, grid=False, format=".3~r", labelOverlap=True, **ticks)
@@ -113,10 +113,10 @@ class _CrossingChart:
 
     def chart(self) -> Drawable:
         layers = [*self._region_labels(), *self._model_lines(), *self._measured_points(), *self._crossing_marks()]
-        names = [] if self.narrow else self._names()
-        return layer(*layers, *names, width=self.width, height=240 if self.narrow else 260)
+        names = [] if self.is_narrow else self._series_names()
+        return layer(*layers, *names, width=self.width, height=240 if self.is_narrow else 260)
 
-    def _names(self) -> list[Any]:
+    def _series_names(self) -> list[Any]:
         """The name of each series at the right edge, level with its last point."""
         last = {choice.series: choice for choice in sorted(self.choices, key=lambda choice: choice.app_cpu_total_ms)}
         edge = self.x_domain[1]
@@ -140,7 +140,7 @@ class _CrossingChart:
         ):
             style: VegaLite = {"align": "left", "baseline": baseline, "dx": 6, "dy": dy, "fontStyle": "italic"}
             mark = data([{"cpu": self.x_domain[0], "ratio": ratio, "text": text}]).mark_text(
-                **style, color=palette.MUTED, fontSize=11 if self.narrow else 13
+                **style, color=palette.MUTED, fontSize=11 if self.is_narrow else 13
             )
             layers.append(mark.encode(x=self.x(), y=self.y(), text="text:N"))
         return layers
@@ -161,7 +161,7 @@ class _CrossingChart:
             | clip_limits(choice.two_over_one, self.y_domain)
             for choice in self.choices
         ]
-        size = 50 if self.narrow else 80
+        size = 50 if self.is_narrow else 80
         return interval_layers(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
 
     def _crossing_marks(self) -> list[Any]:
@@ -220,8 +220,8 @@ _REQUESTED, *SERVICE_PARTS, _CONNECTING, _REST = PARTS
 
 def time_parts(arm: PageArm) -> dict[str, float]:
     """Parts of a page's time in milliseconds by its own clock; they add up to the page. A service's part is its complete round trips,
-    including the application's work to send and read them. If the parts are longer than the page, the last is 0 and the others are cut
-    in proportion."""
+    including the application's work to send and read them. If the parts together are longer than the page, the last is 0 and the
+    others are reduced in proportion."""
     parts = {_REQUESTED: arm.app_cpu_ns / 1e6}
     for name in SERVICE_PARTS:
         parts[name] = sum(cost.turns * cost.mean_us for cost in arm.turns if service_label(cost.service) == name) / 1e3
@@ -233,11 +233,11 @@ def time_parts(arm: PageArm) -> dict[str, float]:
 
 
 def split_arms(findings: PageFindings) -> dict[str, list[PageArm]]:
-    """Arms by page: the headline application's quietest arms that have round trips."""
-    quietest_settings = findings.least_loaded_settings()
+    """Arms by page: those of the headline application with the least load, if they have round trips."""
+    low_load_settings = findings.least_loaded_settings()
     subjects = [setting.subject for setting in findings.headline_settings()]
     arms_by_page = {
-        subject.page: [arm for arm in findings.arms_of(quietest_settings[subject]) if arm.turns] for subject in subjects
+        subject.page: [arm for arm in findings.arms_of(low_load_settings[subject]) if arm.turns] for subject in subjects
     }
     return {page: arms for page, arms in arms_by_page.items() if arms}
 
@@ -294,21 +294,21 @@ def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
         return None
     worst = max(arms, key=lambda arm: abs(arm.predicted_error or 0.0))
     rows: Rows = [{"ms": arm.p50_ms, "off": arm.predicted_error or 0.0} for arm in arms]
-    news: Rows = [{"ms": worst.p50_ms, "off": worst.predicted_error or 0.0}]
-    news[0]["text"] = f"{worst.page}: {location_text(worst, findings)} {percent(news[0]['off'], signed=True)}"
-    max_error = max(1.5 * BAR, *(1.1 * abs(row["off"]) for row in rows))
+    highlight: Rows = [{"ms": worst.p50_ms, "off": worst.predicted_error or 0.0}]
+    highlight[0]["text"] = f"{worst.page}: {location_text(worst, findings)} {percent(highlight[0]['off'], signed=True)}"
+    max_error = max(1.5 * ERROR_BAR, *(1.1 * abs(row["off"]) for row in rows))
     x_domain = min(arm.p50_ms for arm in arms) / 1.25, max(arm.p50_ms for arm in arms) * 1.25
     x = log_axis(alt.X, "ms", "p50 measured, ms", x_domain, ".3~r", grid=False)
-    signed = "datum.value == 0 ? '0' : format(100 * datum.value, '+.0f') + ' %'"
-    y = axis(alt.Y, "off", "predicted, over measured", (-max_error, max_error), labelExpr=signed, tickCount=7)
+    signed_percent = "datum.value == 0 ? '0' : format(100 * datum.value, '+.0f') + ' %'"
+    y = axis(alt.Y, "off", "predicted, over measured", (-max_error, max_error), labelExpr=signed_percent, tickCount=7)
     zero_line = data([{"off": 0.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
     point: VegaLite = {"filled": True, "size": 70, "opacity": 1}
-    text = data(news).mark_text(align="left", fontSize=LABEL_SIZE, color=palette.SERIES[0])
+    text = data(highlight).mark_text(align="left", fontSize=LABEL_SIZE, color=palette.SERIES[0])
     return layer(
-        data([{"off": -BAR, "to": BAR}]).mark_rect(color=palette.BAND).encode(y=y, y2="to:Q"),
+        data([{"off": -ERROR_BAR, "to": ERROR_BAR}]).mark_rect(color=palette.BAND).encode(y=y, y2="to:Q"),
         zero_line.encode(y=y),
         data(rows).mark_point(**point, color=palette.MUTED).encode(x=x, y=y),
-        data(news).mark_point(**point, color=palette.SERIES[0]).encode(x=x, y=y),
+        data(highlight).mark_point(**point, color=palette.SERIES[0]).encode(x=x, y=y),
         text.encode(x=alt.value(8), y=alt.value(50), text="text:N"),
         width=width,
         height=200,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.answer import sentence, sentences
-from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings, PageModel
+from howfar.experiments.page.findings import ERROR_BAR, Crossing, PageArm, PageChoice, PageFindings, PageModel
 from howfar.experiments.page.labels import crossing_text, service_label
 from howfar.experiments.page.texts import ADVICE, KEEPING, KEEPING_SQL, SOCKET_LINES, TEXTS
 from howfar.findings import Finding, fill, join
@@ -41,11 +41,11 @@ def answers(findings: PageFindings) -> tuple[Finding, ...]:
 def break_evens(findings: PageFindings) -> tuple[Finding, ...]:
     """For each page, from which application CPU a second machine pays."""
     crossings = (findings.crossing(choice) for choice in findings.headline_choices())
-    return tuple(finding for crossing in crossings if crossing for finding in _break_even(crossing))
+    return tuple(finding for crossing in crossings if crossing for finding in _describe_break_even(crossing))
 
 
-def _break_even(crossing: Crossing) -> Iterable[Finding]:
-    """The break-even point of one page. Empty: it is not resolved."""
+def _describe_break_even(crossing: Crossing) -> Iterable[Finding]:
+    """The break-even point of one page. Empty if it is not resolved."""
     measured, (min_ms, max_ms) = crossing.measured_ms, crossing.swept_ms
     if measured is not None:
         if measured.low is not None or measured.high is not None:
@@ -74,23 +74,23 @@ def unresolved_reason(choice: PageChoice, threshold: Threshold) -> str:
 def causes(findings: PageFindings) -> tuple[Finding, ...]:
     """What explains the answer."""
     return (
-        *_tcp(findings),
+        *_compare_tcp(findings),
         *round_trips(findings),
-        *_connecting(findings),
-        *_workers(findings),
+        *_connecting_costs(findings),
+        *_worker_limits(findings),
         *model_findings(findings.model),
-        *_impossible(findings.model),
+        *_unpredicted_cells(findings.model),
     )
 
 
 def page_sentences(findings: PageFindings) -> tuple[str, ...]:
-    """The answer and its causes in text. Empty: there are too few blocks for an answer."""
+    """The answer and its causes in text. Empty if there are too few blocks for an answer."""
     if findings.choices and all(choice.two_over_one.low is None for choice in findings.choices):
         return ()
     return (sentence(answers(findings), TEXTS), *sentences(causes(findings), TEXTS))
 
 
-def _tcp(findings: PageFindings) -> Iterable[Finding]:
+def _compare_tcp(findings: PageFindings) -> Iterable[Finding]:
     for choice in findings.headline_choices():
         if (ratio := choice.tcp_over_socket) is not None:
             verdict = findings.threshold(1).resolve(ratio)
@@ -98,9 +98,9 @@ def _tcp(findings: PageFindings) -> Iterable[Finding]:
             yield Finding(id=name, subject=choice.page, estimate=ratio, verdict=verdict)
 
 
-def _costliest(findings: PageFindings) -> tuple[PageChoice, PageArm, Estimate, float] | None:
+def _find_costliest_page(findings: PageFindings) -> tuple[PageChoice, PageArm, Estimate, float] | None:
     """The page with the most round trips, with one in flight: its comparison, its arm on two machines, how much longer it takes there,
-    and its number of round trips. None: it does not take longer."""
+    and its number of round trips. None if it does not take longer."""
     candidates = [
         (choice, pair[1], choice.longer_ms, sum(cost.turns for cost in pair[1].turns))
         for choice in findings.headline_choices(threads=1)
@@ -112,7 +112,7 @@ def _costliest(findings: PageFindings) -> tuple[PageChoice, PageArm, Estimate, f
 
 def round_trips(findings: PageFindings) -> tuple[Finding, ...]:
     """How much longer the round trips of the costliest page take on two machines."""
-    if (costliest := _costliest(findings)) is None:
+    if (costliest := _find_costliest_page(findings)) is None:
         return ()
     _, arm, longer, count = costliest
     return (
@@ -125,7 +125,7 @@ def round_trips(findings: PageFindings) -> tuple[Finding, ...]:
     )
 
 
-def _connecting(findings: PageFindings) -> Iterable[Finding]:
+def _connecting_costs(findings: PageFindings) -> Iterable[Finding]:
     """Real pages that open connections for each page, and how much longer they take than with kept connections, if that is resolved.
     They are on sockets or on the simplest route to a second machine, with the fewest pages in flight."""
     arms_by_page: dict[tuple[str, int], PageArm] = {}
@@ -141,7 +141,7 @@ def _connecting(findings: PageFindings) -> Iterable[Finding]:
             )
 
 
-def _workers(findings: PageFindings) -> Iterable[Finding]:
+def _worker_limits(findings: PageFindings) -> Iterable[Finding]:
     """Two limits of throughput: PHP workers, and processors, both estimated from a single page in flight."""
     pairs = [pair for choice in findings.headline_choices(threads=1) if (pair := findings.pair(choice)) is not None]
     pairs = [pair for pair in pairs if pair[0].application == "php"]
@@ -158,14 +158,14 @@ def _workers(findings: PageFindings) -> Iterable[Finding]:
 
 
 def model_findings(model: PageModel) -> Iterable[Finding]:
-    """How well the model predicts real pages. Empty: it predicts none."""
+    """How well the model predicts real pages. Empty if it predicts none."""
     if model.mean_error is not None and model.worst_error is not None:
-        parameters = {"cells": model.arms, "mean": model.mean_error, "worst": abs(model.worst_error), "bar": BAR}
+        parameters = {"cells": model.arms, "mean": model.mean_error, "worst": abs(model.worst_error), "bar": ERROR_BAR}
         yield Finding(id="model" if model.within_bar else "model-misses", parameters=parameters)
 
 
-def _impossible(model: PageModel) -> Iterable[Finding]:
-    """The cells without a prediction. Empty: none."""
+def _unpredicted_cells(model: PageModel) -> Iterable[Finding]:
+    """The number of cells without a prediction. Empty if there are none."""
     if model.impossible:
         yield Finding(id="impossible", parameters={"cells": len(model.impossible)})
 
@@ -193,35 +193,37 @@ def _machines_advice(findings: PageFindings, better: str) -> Iterable[Advice]:
 
 def _reasons(findings: PageFindings, choice: PageChoice) -> Iterable[str]:
     """How far a page is from the point at which the answer changes."""
-    crossing, own = findings.crossing(choice), {"page": choice.page, "own": choice.app_cpu_total_ms}
+    crossing, page_needs = findings.crossing(choice), {"page": choice.page, "own": choice.app_cpu_total_ms}
     if crossing is None:
-        yield fill(ADVICE["needs"], **own)
+        yield fill(ADVICE["needs"], **page_needs)
         return
     if crossing.measured_ms is not None:
-        yield fill(ADVICE["needs, crossing"], **own, crossing=crossing_text(crossing))
+        yield fill(ADVICE["needs, crossing"], **page_needs, crossing=crossing_text(crossing))
     else:
         levels = [other for other in findings.choices if other.series == crossing.series]
         best = max(levels, key=lambda other: other.two_over_one.value)
         ratio = interval_text(best.two_over_one)
-        yield fill(ADVICE["needs, best"], **own, cpu_ms=best.app_cpu_total_ms, ratio=ratio)
+        yield fill(ADVICE["needs, best"], **page_needs, cpu_ms=best.app_cpu_total_ms, ratio=ratio)
     if choice.better == "one" and crossing.without_link_cpu_ms is not None:
-        # Two machines here share their processors with the emulator: advice against them has to say so.
+        # The emulator uses the processors of the two machines, so advice against two machines has to mention it.
         limits = crossing.without_link_cpu_ms_interval
         is_beyond = limits is not None and (limits[0] or 0.0) <= choice.app_cpu_total_ms
         yield ADVICE["beyond" if is_beyond else "near"]
 
 
-def _services(findings: PageFindings) -> list[str]:
+def _services_used(findings: PageFindings) -> list[str]:
     """The services that the pages use, in the order in which tables list them."""
     used = {cost.service for arm in findings.arms for cost in arm.turns}
     return [name for name in SERVICES if name in used]
 
 
 def _sockets_advice(findings: PageFindings) -> Iterable[Advice]:
-    slower = [finding for finding in _tcp(findings) if finding.verdict is Resolution.SLOWER and finding.estimate]
+    slower = [
+        finding for finding in _compare_tcp(findings) if finding.verdict is Resolution.SLOWER and finding.estimate
+    ]
     if slower:
         costliest = min(slower, key=lambda finding: finding.estimate.value if finding.estimate else 1.0)
-        services = _services(findings)
+        services = _services_used(findings)
         php = next((php for name in services if (php := SERVICES[name].php)), None) or SERVICES["mysql"].php
         _, how, line = php or ("", "", "")
         lines = (line for name in services for line in SOCKET_LINES.get(name, ()))
@@ -234,7 +236,7 @@ def _sockets_advice(findings: PageFindings) -> Iterable[Advice]:
 
 def _round_trips_advice(findings: PageFindings) -> Iterable[Advice]:
     """Advice to save round trips, if one machine is faster for the page with the most of them, by a resolved figure."""
-    costliest = _costliest(findings)
+    costliest = _find_costliest_page(findings)
     for finding in round_trips(findings):
         if finding.id == "round-trips" and costliest is not None and costliest[0].better == "one":
             names = [cost.service for cost in costliest[1].turns]
@@ -244,7 +246,7 @@ def _round_trips_advice(findings: PageFindings) -> Iterable[Advice]:
 
 
 def _keeping_advice(findings: PageFindings) -> Iterable[Advice]:
-    if costs := list(_connecting(findings)):
+    if costs := list(_connecting_costs(findings)):
         costliest = max(costs, key=lambda finding: finding.estimate.value if finding.estimate else 0.0)
-        ways = dict.fromkeys(KEEPING.get(name, KEEPING_SQL) for name in _services(findings))
+        ways = dict.fromkeys(KEEPING.get(name, KEEPING_SQL) for name in _services_used(findings))
         yield Advice(action=fill(ADVICE["keep"], ways=", ".join(ways)), because=sentence((costliest,), TEXTS))

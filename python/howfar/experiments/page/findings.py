@@ -21,11 +21,11 @@ Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
 OpenInterval = tuple[float | None, float | None]
 """An interval. A limit of None is open, because no examined value closes it."""
-KEPT = "persistent"
+KEPT_CONNECTIONS = "persistent"
 """Connections that stay open from page to page."""
-BEYOND = 8.0
+MODEL_RANGE_FACTOR = 8.0
 """Factor beyond the measured range up to which the model is evaluated."""
-BAR = 0.1
+ERROR_BAR = 0.1
 """The largest error of a predicted p50 that the model should have."""
 _PATHS_BY_SIMPLICITY = ("socket", "tcp", "remote", "forwarded-socket")
 
@@ -65,7 +65,7 @@ class PageSetting(NamedTuple):
         flight."""
         return (
             self.subject.application != "php",
-            self.subject.connect != KEPT,
+            self.subject.connect != KEPT_CONNECTIONS,
             self.app_cpu_ns,
             -self.threads,
         )
@@ -89,7 +89,7 @@ class OnRoute(Part):
     path: str
     """The path of an arm; in a comparison or a crossing, that to the second machine."""
     rtt_ns: int | None = None
-    """RTT requested of the link. None: no link, or the plan does not name it."""
+    """RTT requested of the link. None without a link, or if the plan does not name it."""
     rate_bps: int | None = None
     """Rate requested of the link."""
 
@@ -129,10 +129,10 @@ class RoundTripCost(Part):
     connects: float
     """Connects per page."""
     connect_us: float | None
-    """Mean time of a connect. None: connections are kept."""
+    """Mean time of a connect. None if connections are kept."""
     bytes_to_server: float | None
     bytes_to_client: float | None
-    """Bytes of the protocol per page. None: a real application does not count them."""
+    """Bytes of the protocol per page. None for a real application, which does not count them."""
 
 
 class PageArm(AtCpu):
@@ -149,19 +149,19 @@ class PageArm(AtCpu):
     over_noticed: float
     """Share of pages that took longer than people notice (13 ms)."""
     over_degraded: float
-    """Share that took longer than 75 ms, where the experience is degraded."""
+    """Share of pages that took longer than 75 ms, from which the experience is degraded."""
     cpu_ms: dict[str, float]
     """CPU per page by role: `application` (PHP, or the engine that runs the script), `visitor`, `server`, `redis`, `memcached`,
     `forwarder`, `link`."""
     own_cpu_ms: float | None
-    """CPU per page that the application itself reports. None: it reports none."""
+    """CPU per page that the application itself reports. None if it reports none."""
     turns: tuple[RoundTripCost, ...]
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
     rtt_ms: float | None
-    """RTT of the link at rest. None: no link."""
+    """RTT of the link at rest. None without a link."""
     predicted_p50_ms: float | None
-    """Predicted p50, from other arms only. None: the model is built from this arm, or cannot predict it."""
+    """Predicted p50, from other arms only. None if the model is built from this arm, or cannot predict it."""
     predicted_p50_ms_interval: Interval | None = None
     """Interval of the predictions over the blocks, like every interval of the model's figures in this file."""
     predicted_error: float | None
@@ -169,8 +169,8 @@ class PageArm(AtCpu):
     allowed_per_s: Estimate | None = None
     """Pages per second that the processors of its busier machine would allow, by their utilisation in each block."""
     over_kept: Estimate | None = None
-    """Pages per second over those of the same arm with kept connections, paired by block. None: this arm keeps its connections, or
-    there is no such arm."""
+    """Pages per second over those of the same arm with kept connections, paired by block. None if this arm keeps its connections,
+    or if there is no such arm."""
     connecting_ms: Estimate | None = None
     """How much longer a page takes than with kept connections, paired by block."""
 
@@ -208,7 +208,7 @@ class PageChoice(AtCpu):
 
     @property
     def resolution(self) -> Resolution:
-        """What two machines are, compared with one."""
+        """Whether two machines are faster or slower than one."""
         winners = {"one": Resolution.SLOWER, "two": Resolution.FASTER}
         return winners.get(self.better, Resolution.NOT_RESOLVED)
 
@@ -217,15 +217,15 @@ class Crossing(OnRoute):
     """The application CPU per page from which a second machine pays."""
 
     measured_ms: Estimate | None
-    """Total application CPU per page at which one machine and two are equal. None: no crossing within the measured range."""
+    """Total application CPU per page at which one machine and two are equal. None without a crossing in the measured range."""
     always: Literal["one", "two"] | None
-    """If there is no crossing: which choice is better at every level, significantly and beyond the noise floor. None: neither."""
+    """If there is no crossing: which choice is better at every level, significantly and beyond the noise floor. None if neither."""
     predicted_ms: float | None
-    """The crossing by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
+    """The crossing by the model. None if the model has none in its range, or if there is no model (`curve_ms` is empty)."""
     predicted_ms_interval: OpenInterval | None = None
-    """Interval in which the blocks' ratios by the model do not differ significantly from 1. None: too few blocks."""
+    """Interval in which the blocks' ratios by the model do not differ significantly from 1. None if there are too few blocks."""
     predicted_always: Literal["one", "two"] | None = None
-    """If the model has no crossing: which choice is better throughout, by the model. None: there is no model, or it changes."""
+    """If the model has no crossing: which choice is better throughout, by the model. None without a model, or if that changes."""
     swept_ms: tuple[float, float]
     """Minimum and maximum of the total application CPU that was measured."""
     curve_ms: tuple[float, ...]
@@ -246,7 +246,7 @@ class RouteError(Part):
 
     path: str
     rtt_ns: int | None
-    """RTT requested of its link. None: no link."""
+    """RTT requested of its link. None without a link."""
     arms: int
     mean_error: float
     """Mean of the absolute errors."""
@@ -324,11 +324,14 @@ class PageFindings(Part):
         """One setting for each page: that of its headline choice; without one, the first by rank, preferably a setting that was
         measured on one machine and on two."""
         headline_settings = {choice.setting for choice in self.headline_choices()}
-        machines: dict[PageSetting, set[int]] = {}
+        machines_by_setting: dict[PageSetting, set[int]] = {}
         for arm in self.arms:
-            machines.setdefault(arm.setting, set()).add(arm.machines)
+            machines_by_setting.setdefault(arm.setting, set()).add(arm.machines)
         settings_by_page: dict[str, PageSetting] = {}
-        for setting in sorted(machines, key=lambda s: (s not in headline_settings, len(machines[s]) < 2, s.rank)):
+        for setting in sorted(
+            machines_by_setting,
+            key=lambda setting: (setting not in headline_settings, len(machines_by_setting[setting]) < 2, setting.rank),
+        ):
             settings_by_page.setdefault(setting.subject.page, setting)
         return [settings_by_page[page] for page in dict.fromkeys(arm.page for arm in self.arms)]
 

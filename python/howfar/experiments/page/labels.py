@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from howfar.experiments.page.findings import (
-    BEYOND,
+    MODEL_RANGE_FACTOR,
     AtCpu,
     Crossing,
     OnRoute,
@@ -95,7 +95,7 @@ def prediction_text(crossing: Crossing, figure: str) -> str:
     """The model's value of a field of a crossing. `12.0 [10.0, 14.5] ms`; `12.0 [< 4.90, > 519] ms` if an end is open; `4.90 ms or
     less`; `90.0 [80.0, 110] ms, beyond what was measured`."""
     value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
-    min_ms, max_ms = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
+    min_ms, max_ms = crossing.swept_ms[0], crossing.swept_ms[1] * MODEL_RANGE_FACTOR
     if value is None:
         return UNKNOWN
     if interval == (None, value) or (interval is None and value <= min_ms):
@@ -126,7 +126,7 @@ def crossing_text(crossing: Crossing) -> str:
 
 
 def predicted_crossing_text(crossing: Crossing) -> str:
-    """The crossing by the model as text: `39.0 ms`, `none`, `4.90 ms or less`. Empty: no model, or it changes more than once."""
+    """The crossing by the model as text: `39.0 ms`, `none`, `4.90 ms or less`. Empty without a model, or if it has several."""
     if crossing.predicted_ms is not None:
         return prediction_text(crossing, "predicted_ms")
     at_most = fill(CROSSINGS["two"], min_ms=number(crossing.swept_ms[0]))

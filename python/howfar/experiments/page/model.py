@@ -22,7 +22,7 @@ from typing import TypeVar
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey
 from howfar.experiments.page.findings import Route
 from howfar.model.fit import nearest_number
-from howfar.model.queueing import Station, processor_stations, solve
+from howfar.model.queueing import Station, processor_stations, solve_at
 
 SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)
@@ -68,22 +68,22 @@ class PageNetwork:
             cycle_s = self._cycle_s(pages, emulator_work_ratio(pages, self.wire_s / cycle_s, self.per_message_share))
         return cycle_s
 
-    def _cycle_s(self, pages: int, link_share: float) -> float:
+    def _cycle_s(self, pages: int, link_work_ratio: float) -> float:
         delay, stations = self.wire_s + self.waiting_s, list[Station]()
         for index, host in enumerate(self.hosts):
-            demand_s = host.own_s + host.link_s * link_share
+            demand_s = host.own_s + host.link_s * link_work_ratio
             if demand_s > 0:
                 station, delay_s = processor_stations(f"host {index}", 1, demand_s, host.cpus)
                 stations.append(station)
                 delay += delay_s
         if not self.waking_s:
-            return solve(delay, stations, pages)[-1].cycle_s
-        idle, cycle_s = 1.0, 0.0
-        for index in range(1, pages + 1):
-            point = solve(delay + self.waking_s * idle, stations, index)[-1]
+            return solve_at(delay, stations, pages).cycle_s
+        idle_share, cycle_s = 1.0, 0.0
+        for in_flight in range(1, pages + 1):
+            point = solve_at(delay + self.waking_s * idle_share, stations, in_flight)
             cycle_s = point.cycle_s
             # Arrival theorem: an arriving page sees the machine as with one page less.
-            idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
+            idle_share = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
 
     def with_extra_cpu(self, extra_s: float) -> PageNetwork:
@@ -177,43 +177,45 @@ class _BlockModel:
         per_message_shares: Mapping[Route, float],
     ) -> None:
         self._bases = {arm.threads: arm for arm in real_arms}
-        self._engine = engine_arms
+        self._engine_arms = engine_arms
         self._per_message_shares = per_message_shares
-        self.impossible: set[Route] = set()
+        self.impossible_routes: set[Route] = set()
         """Routes on which a single page was faster than its parts can be: one of the measurements is wrong."""
         self._networks: dict[tuple[Route, int, float], PageNetwork | None] = {}
 
-    def base(self, threads: int) -> ArmTrials:
+    def base_arm(self, threads: int) -> ArmTrials:
         return _nearest_by_threads(self._bases, threads)
 
-    def network(self, route: Route, threads: int, share: float = 1.0) -> PageNetwork | None:
-        """The network of the real page on a route with the least application CPU. None: the run does not determine it. `share`:
-        fraction of its round trips that the page makes."""
-        key = route, threads, share
+    def network(self, route: Route, threads: int, round_trip_share: float = 1.0) -> PageNetwork | None:
+        """The network of the real page on a route with the least application CPU. None if the run does not determine it.
+        `round_trip_share`: fraction of its round trips that the page makes."""
+        key = route, threads, round_trip_share
         if key not in self._networks:
-            self._networks[key] = self._network(*key)
+            self._networks[key] = self._make_network(*key)
         return self._networks[key]
 
-    def _network(self, route: Route, threads: int, share: float) -> PageNetwork | None:
-        base = self.base(threads)
+    def _make_network(self, route: Route, threads: int, round_trip_share: float) -> PageNetwork | None:
+        base_arm = self.base_arm(threads)
         if self._waiting_s is None:
-            self.impossible.add(route)
+            self.impossible_routes.add(route)
             return None
         if route.path == SOCKET:
-            return PageNetwork(self._hosts(base, base), 0.0, self._waiting_s)
+            return PageNetwork(self._hosts(base_arm, base_arm), 0.0, self._waiting_s)
         cost = self._route_cost(route, threads)
         if cost is None:
             return None
-        real = base.round_trips
+        real_round_trips = base_arm.round_trips
         # A real page may need a few round trips more than the script has.
-        scale = share * (real / cost.round_trips if real and cost.round_trips else 1.0)
+        scale = round_trip_share * (
+            real_round_trips / cost.round_trips if real_round_trips and cost.round_trips else 1.0
+        )
         demands_s = [
             base_s + extra_s * scale
-            for base_s, extra_s in zip((base.application_host_s, base.database_host_s), cost.own_s, strict=True)
+            for base_s, extra_s in zip((base_arm.application_host_s, base_arm.database_host_s), cost.own_s, strict=True)
         ]
         network = PageNetwork(
             hosts=tuple(
-                PageHost(own_s, link_s * scale, cpu_count * _free_share(base))
+                PageHost(own_s, link_s * scale, cpu_count * _free_share(base_arm))
                 for own_s, link_s, cpu_count in zip(
                     demands_s if len(cost.cpus) == 2 else [sum(demands_s)], cost.link_s, cost.cpus, strict=True
                 )
@@ -225,8 +227,8 @@ class _BlockModel:
         )
         if network.is_possible:
             return network
-        if share == 1:
-            self.impossible.add(route)
+        if round_trip_share == 1:
+            self.impossible_routes.add(route)
         return None
 
     @cached_property
@@ -236,11 +238,11 @@ class _BlockModel:
         return self._fit_waiting_s(least_loaded, least_loaded)
 
     def _fit_waiting_s(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
-        """The waiting time of a page. None: it is less than is possible. It may be negative by at most the time that the model counts
-        twice: work of both ends at the same time, at most all of the smaller one's; and work of the emulator and the network at either
-        end, which the round trip at rest also includes."""
-        share = self._per_message_shares.get(arm.route, 0.0)
-        network = PageNetwork(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, share)
+        """The waiting time of a page. None if it is less than is possible: it may be negative by at most the time that the model
+        counts twice, which is the work that both ends do at the same time (at most all of the smaller one's), and the work of the
+        emulator and the network at either end, which the round trip at rest also includes."""
+        per_message_share = self._per_message_shares.get(arm.route, 0.0)
+        network = PageNetwork(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, per_message_share)
         waiting_s = network.fit_waiting(arm.page_s, arm.threads).waiting_s
         double_counted_s = sum(host.link_s / host.cpus for host in network.hosts)
         double_counted_s += min(arm.application_host_s, arm.database_host_s) + max(
@@ -265,7 +267,7 @@ class _BlockModel:
         least_loaded = engine_pairs[min(engine_pairs)]
         waits_s = [self._fit_waiting_s(arm, least_loaded[0]) for arm in least_loaded]
         if waits_s[0] is None or waits_s[1] is None:
-            self.impossible.add(route)
+            self.impossible_routes.add(route)
             return None
         work_ratio = self._emulator_work_ratio(route_arm)
         return _RouteCost(
@@ -283,8 +285,8 @@ class _BlockModel:
 
     def _engine_pairs(self, route: Route) -> dict[int, tuple[ArmTrials, ArmTrials]]:
         """The engine's page on sockets and on the route, by pages in flight, with the least application CPU that both have."""
-        on_sockets = {(arm.threads, arm.app_cpu_ns): arm for arm in self._engine if arm.route.path == SOCKET}
-        route_arms = sorted((arm for arm in self._engine if arm.route == route), key=lambda arm: -arm.app_cpu_ns)
+        on_sockets = {(arm.threads, arm.app_cpu_ns): arm for arm in self._engine_arms if arm.route.path == SOCKET}
+        route_arms = sorted((arm for arm in self._engine_arms if arm.route == route), key=lambda arm: -arm.app_cpu_ns)
         return {
             arm.threads: (socket_arm, arm)
             for arm in route_arms
@@ -327,31 +329,31 @@ class Predictor:
         ]
 
     def p50_s(self, arm: ArmTrials) -> list[float]:
-        """The predicted p50 in each block that has the necessary arms. Empty: no block has, or the model is built from this arm."""
+        """The predicted p50 in each block that has the necessary arms. Empty if none has, or if the model is built from this arm."""
         if arm in self._base_arms:
             return []
-        p50s_s = []
+        block_p50s_s = []
         for block in self._blocks:
             if (network := block.network(arm.route, arm.threads)) is not None:
-                base = block.base(arm.threads)
+                base_arm = block.base_arm(arm.threads)
                 cycle_s = network.with_extra_cpu(self.extra_cpu_s(arm)).cycle_s(arm.threads)
-                p50s_s.append(cycle_s * (base.p50_s / base.page_s))
-        return p50s_s
+                block_p50s_s.append(cycle_s * (base_arm.p50_s / base_arm.page_s))
+        return block_p50s_s
 
-    def impossible(self, arm: ArmTrials) -> bool:
+    def is_impossible(self, arm: ArmTrials) -> bool:
         """Whether the measurements that a prediction would use contradict each other, in every block that has them."""
         if arm in self._base_arms or self.p50_s(arm):
             return False
-        return any(arm.route in block.impossible for block in self._blocks)
+        return any(arm.route in block.impossible_routes for block in self._blocks)
 
-    def ratio(self, route: Route, threads: int, share: float = 1.0) -> ModelRatio | None:
-        """The model's ratio of two machines to one. None: no block determines the time of such a page on this route. `share`: of the
-        page's round trips on two machines."""
+    def ratio(self, route: Route, threads: int, round_trip_share: float = 1.0) -> ModelRatio | None:
+        """The model's ratio of two machines to one. None if no block determines the time of such a page on this route.
+        `round_trip_share`: fraction of the page's round trips that it makes on two machines."""
         block_networks = []
         for block in self._blocks:
-            one, two = block.network(ON_SOCKETS, threads), block.network(route, threads, share)
+            one, two = block.network(ON_SOCKETS, threads), block.network(route, threads, round_trip_share)
             if one is not None and two is not None:
-                block_networks.append((block.base(threads).application_cpu_s, one, two))
+                block_networks.append((block.base_arm(threads).application_cpu_s, one, two))
         return ModelRatio(block_networks, threads) if block_networks else None
 
     def extra_cpu_s(self, arm: ArmTrials) -> float:
@@ -417,8 +419,8 @@ def _measure_per_message_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]
         ):
             emulator_s = [sum(use.link_s for use in arm.machine_uses) for arm in (single, concurrent)]
             if min(emulator_s) > 0:
-                share = infer_per_message_share(
+                per_message_share = infer_per_message_share(
                     concurrent.threads, concurrent.wire_s / concurrent.page_s, emulator_s[1] / emulator_s[0]
                 )
-                shares_by_route.setdefault(concurrent.route, []).append(share)
+                shares_by_route.setdefault(concurrent.route, []).append(per_message_share)
     return {route: median(shares) for route, shares in shares_by_route.items()}

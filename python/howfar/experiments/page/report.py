@@ -112,25 +112,27 @@ class Pages(Experiment):
 
     def document(self, summary: Summary) -> Document:
         findings = summary.require_findings(PageFindings)
-        answered, levels = not summary.answer.is_missing, findings.headline_levels()
+        is_answered, levels = not summary.answer.is_missing, findings.headline_levels()
         crossings = findings.headline_crossings()
         other_levels = [choice for choice in findings.choices if choice not in levels]
-        other_crossings = [crossing for crossing in findings.crossings if crossing not in crossings] if answered else []
+        other_crossings = (
+            [crossing for crossing in findings.crossings if crossing not in crossings] if is_answered else []
+        )
         sections: list[tuple[str, Sequence[Block | None]]] = [
             (
                 "When a second machine pays",
-                (crossings_table(crossings if answered else ()), choices_table(findings, levels, answered)),
+                (crossings_table(crossings if is_answered else ()), choices_table(findings, levels, is_answered)),
             ),
-            ("More findings", (_bullets(findings.sentences[1:] if answered else ()), published_table(findings))),
-            ("Where the time goes", (_split_chart(findings, answered), round_trips_table(findings))),
+            ("More findings", (_bullets(findings.sentences[1:] if is_answered else ()), published_table(findings))),
+            ("Where the time goes", (_split_chart(findings, is_answered), round_trips_table(findings))),
             ("Latency", (latency_chart(summary, findings),)),
-            ("The model", _model_blocks(findings) if answered else ()),
+            ("The model", _model_blocks(findings) if is_answered else ()),
             ("CPU", (cpu_table(findings, findings.headline_arms()),)),
             (
                 EVERY_ARM,
                 (
                     crossings_table(other_crossings),
-                    choices_table(findings, other_levels, answered),
+                    choices_table(findings, other_levels, is_answered),
                     arms_table(findings),
                     cpu_table(findings, findings.arms),
                 ),
@@ -159,7 +161,7 @@ EVERY_ARM = "Every arm"
 def _table(
     title: str, rows: Sequence[Row], fields: Fields[Row], notes: Sequence[str] = (), main: bool = False
 ) -> Table | None:
-    """A table. None: no rows."""
+    """A table. None without rows."""
     return make_table(title, rows, fields, notes, main) if rows else None
 
 
@@ -167,9 +169,9 @@ def _bullets(lines: Sequence[str]) -> Bullets | None:
     return Bullets(tuple(lines)) if lines else None
 
 
-def with_limits(estimate: Estimate | None, least: float = 0.0) -> str:
-    """`105 [102, 108]`, or the value alone if there is no interval. No limit is below `least`."""
-    return UNKNOWN if estimate is None else estimate_text(estimate, lambda value: number(max(value, least)))
+def with_limits(estimate: Estimate | None, minimum: float = 0.0) -> str:
+    """`105 [102, 108]`, or the value alone if there is no interval. No limit is below `minimum`."""
+    return UNKNOWN if estimate is None else estimate_text(estimate, lambda value: number(max(value, minimum)))
 
 
 # ---------------------------------------------------------------- one machine or two
@@ -180,28 +182,36 @@ def first_table(summary: Summary, findings: PageFindings) -> Table | None:
     settings, arms = findings.headline_settings(), findings.headline_arms()
     if not arms:
         return None
-    quietest = [findings.fewest_in_flight(setting) for setting in settings]
-    quietest_arms = {(arm.page, arm.route): arm for setting in quietest for arm in findings.arms_of(setting)}
-    fewest, most = (_join({setting.threads for setting in candidates}) for candidates in (quietest, settings))
+    low_load_settings = [findings.fewest_in_flight(setting) for setting in settings]
+    low_load_arms = {(arm.page, arm.route): arm for setting in low_load_settings for arm in findings.arms_of(setting)}
+    fewest_text, most_text = (
+        _join_counts({setting.threads for setting in candidates}) for candidates in (low_load_settings, settings)
+    )
     choices = _choices_by_key(findings)
-    over_sockets = {choice.setting: choice.tcp_over_socket for choice in choices.values()}
+    tcp_over_socket_by_setting = {choice.setting: choice.tcp_over_socket for choice in choices.values()}
 
-    def of_sockets(arm: PageArm) -> str:
+    def ratio_to_sockets(arm: PageArm) -> str:
         if arm.path == "socket":
             return "1"
         choice = choices.get(_comparison_key(arm))
-        return ratio(choice.two_over_one if choice else over_sockets.get(arm.setting) if arm.machines == 1 else None)
+        return ratio(
+            choice.two_over_one
+            if choice
+            else tcp_over_socket_by_setting.get(arm.setting)
+            if arm.machines == 1
+            else None
+        )
 
     def p50(arm: PageArm) -> str:
-        quietest_arm = quietest_arms.get((arm.page, arm.route))
-        p50s = [] if quietest == settings else [number(quietest_arm.p50_ms if quietest_arm else None)]
+        low_load_arm = low_load_arms.get((arm.page, arm.route))
+        p50s = [] if low_load_settings == settings else [number(low_load_arm.p50_ms if low_load_arm else None)]
         return ", ".join([*p50s, number(arm.p50_ms)])
 
-    counts = most if quietest == settings else f"{fewest}, {most}"
+    counts = most_text if low_load_settings == settings else f"{fewest_text}, {most_text}"
     application = join(sorted({APPLICATIONS[setting.subject.application] for setting in settings}))
     notes = [
-        fill(NOTES["first"], application=application, fewest=fewest, most=most, noticed=NOTICED_MS),
-        *(NOTES["machines"] for _ in arms[:1] if any(arm.cpu_ms.get("link") for arm in arms)),
+        fill(NOTES["first"], application=application, fewest=fewest_text, most=most_text, noticed=NOTICED_MS),
+        *([NOTES["machines"]] if any(arm.cpu_ms.get("link") for arm in arms) else []),
         *_round_trip_notes(arms),
         *(() if summary.answer.is_missing else _answer_notes(findings)),
         fill(NOTES["shown"], shown=len(arms), cells=len(summary.cells), section=EVERY_ARM),
@@ -209,7 +219,7 @@ def first_table(summary: Summary, findings: PageFindings) -> Table | None:
     fields: Fields[PageArm] = {
         "": lambda arm: f"{arm.page}: {location_text(arm, findings)}",
         "pages/s": lambda arm: number(arm.pages_per_s.value),
-        **({} if summary.answer.is_missing else {"of sockets\n[95 %]": of_sockets}),
+        **({} if summary.answer.is_missing else {"of sockets\n[95 %]": ratio_to_sockets}),
         f"p50 ms at\n{counts}": p50,
         f"over {NOTICED_MS}\nms": lambda arm: share_of_pages(arm.over_noticed),
         "app CPU\nms/page": lambda arm: number(arm.application_cpu_ms),
@@ -239,14 +249,14 @@ def _answer_notes(findings: PageFindings) -> Iterable[str]:
             yield fill(NOTES["break-even"], page=choice.page, crossing=crossing_text(crossing))
 
 
-def _reason(findings: PageFindings, choice: PageChoice, form: str = "") -> str:
+def _reason(findings: PageFindings, choice: PageChoice, suffix: str = "") -> str:
     threshold = findings.threshold(2)
     floor = "" if threshold.floor is None else f" of {noise_floor_text(threshold.floor)}"
-    name = f"{unresolved_reason(choice, threshold)}{form}"
+    name = f"{unresolved_reason(choice, threshold)}{suffix}"
     return fill(REASONS[name], floor=floor, claims=threshold.comparisons)
 
 
-def _join(counts: set[int]) -> str:
+def _join_counts(counts: set[int]) -> str:
     return join([str(count) for count in sorted(counts)])
 
 
@@ -268,9 +278,9 @@ def _crossing_chart(findings: PageFindings) -> Chart | None:
     )
 
 
-def _finding_text(found: Sequence[Finding]) -> str:
-    """Findings as the title of a chart. Empty: none."""
-    return capital(clauses(found, TEXTS))
+def _finding_text(findings: Sequence[Finding]) -> str:
+    """Findings as the title of a chart. Empty without findings."""
+    return capital(clauses(findings, TEXTS))
 
 
 def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
@@ -282,8 +292,8 @@ def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
         "predicted": lambda row: predicted_crossing_text(row) or UNKNOWN,
     }
     notes = [NOTES["crossing"]]
-    without = {"without the\nemulator": "without_link_cpu_ms", "with half the\nround trips": "half_turns_ms"}
-    for head, figure in without.items():
+    what_if_columns = {"without the\nemulator": "without_link_cpu_ms", "with half the\nround trips": "half_turns_ms"}
+    for head, figure in what_if_columns.items():
         if any(getattr(crossing, figure) is not None for crossing in crossings):
             fields[head] = partial(prediction_text, figure=figure)
     if len(fields) > 3:
@@ -292,8 +302,9 @@ def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
     return _table("Application CPU from which a second machine pays", crossings, fields, notes)
 
 
-def choices_table(findings: PageFindings, choices: Sequence[PageChoice], answered: bool = True) -> Table | None:
-    """A row for each comparison of one machine and two, by ascending application CPU. `answered`: with the model's figures."""
+def choices_table(findings: PageFindings, choices: Sequence[PageChoice], is_answered: bool = True) -> Table | None:
+    """A row for each comparison of one machine and two, by ascending application CPU. `is_answered`: whether the run has an answer;
+    without one, the model's figures are left out."""
     order = list(dict.fromkeys((choice.subject, choice.route) for choice in choices))
     choices = sorted(
         choices, key=lambda row: (order.index((row.subject, row.route)), -row.threads, row.app_cpu_total_ms)
@@ -304,7 +315,7 @@ def choices_table(findings: PageFindings, choices: Sequence[PageChoice], answere
         "application\nCPU ms": lambda row: number(row.app_cpu_total_ms),
         "two over one\n[95 %]": lambda row: ratio(row.two_over_one),
     }
-    if answered and any(choice.predicted is not None for choice in choices):
+    if is_answered and any(choice.predicted is not None for choice in choices):
         fields["predicted\n[95 %]"] = lambda row: (
             UNKNOWN if row.predicted is None else figure_text(row.predicted, row.predicted_interval, "{:.2f}".format)
         )
@@ -331,7 +342,7 @@ def published_table(findings: PageFindings) -> Table | None:
 # ---------------------------------------------------------------- where the time goes
 
 
-def _split_chart(findings: PageFindings, answered: bool) -> Chart | None:
+def _split_chart(findings: PageFindings, is_answered: bool) -> Chart | None:
     fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
         "ms per page": lambda arm: f"{arm.page}: {location_text(arm, findings)}"
     }
@@ -339,11 +350,16 @@ def _split_chart(findings: PageFindings, answered: bool) -> Chart | None:
         fields[part] = partial(_part_ms, part)
     fields["page"] = lambda arm: number(arm.page_ms.value)
     arms = [arm for arms_of_page in split_arms(findings).values() for arm in arms_of_page]
-    two = next((arm for arm in arms if arm.machines == 2), None) if answered else None
+    arm_on_two_machines = next((arm for arm in arms if arm.machines == 2), None) if is_answered else None
     title = TITLES["split"]
-    if two is not None:
-        spent_ms = sum(ms for part, ms in time_parts(two).items() if part in charts.SERVICE_PARTS)
-        title = fill(TITLES["split-round-trips"], page=two.page, round_trips_ms=spent_ms, page_ms=two.page_ms.value)
+    if arm_on_two_machines is not None:
+        spent_ms = sum(ms for part, ms in time_parts(arm_on_two_machines).items() if part in charts.SERVICE_PARTS)
+        title = fill(
+            TITLES["split-round-trips"],
+            page=arm_on_two_machines.page,
+            round_trips_ms=spent_ms,
+            page_ms=arm_on_two_machines.page_ms.value,
+        )
     make = partial(charts.split_chart, findings)
     return Chart("split", title, CAPTIONS["split"], make, _table("", arms, fields)) if arms else None
 
@@ -383,9 +399,11 @@ def round_trips_table(findings: PageFindings) -> Table | None:
         services = {cost.service for arms in arms_by_label for arm in arms.values() for cost in arm.turns}
         checked = [service_label(name) for name in SERVICES if name in services & {"mysql", "redis"}]
         notes.append(fill(NOTES["kept"], targets=join(checked)))
-    rest_us = {number(arm.rtt_ms * 1e3) for arms in arms_by_label for arm in arms.values() if arm.rtt_ms is not None}
-    if rest_us:
-        notes.append(fill(NOTES["rest"], us=join(sorted(rest_us))))
+    rest_rtts_us = {
+        number(arm.rtt_ms * 1e3) for arms in arms_by_label for arm in arms.values() if arm.rtt_ms is not None
+    }
+    if rest_rtts_us:
+        notes.append(fill(NOTES["rest"], us=join(sorted(rest_rtts_us))))
     two_lines = (column.replace("one, ", "one machine\n").replace("two, ", "two machines\n") for column in columns)
     heads = ["µs per round trip\nto", "round trips\nper page", *two_lines]
     fields: Fields[list[str]] = {head: itemgetter(index) for index, head in enumerate(heads)}
@@ -506,20 +524,20 @@ def _limits(summary: Summary, findings: PageFindings) -> list[str]:
     """Sentences on the limits of this run, computed from its figures."""
     sentences, cpus = [], summary.machine_cpus or 0
     # The strongest objection: the emulator takes CPU time from both machines, which a network card would not.
-    if two := [arm for arm in findings.arms if arm.machines == 2 and arm.cpu_ms.get("link")]:
-        arm = max(two, key=lambda entry: entry.emulator_cpus)
+    if arms_with_emulator := [arm for arm in findings.arms if arm.machines == 2 and arm.cpu_ms.get("link")]:
+        arm = max(arms_with_emulator, key=lambda entry: entry.emulator_cpus)
         figures = {"cpus": arm.emulator_cpus, "of_cpus": f" of {cpus}" if cpus else "", "arm": arm.arm}
         link, others = number(arm.cpu_ms["link"]), number(arm.path_cpu_ms)
         sentences.append(fill(LIMITS["emulator"], **figures, link=link, others=others))
     if cpus >= 2:
         sentences.append(fill(LIMITS["half"], own=cpus // 2))
-    if visited := [arm for arm in findings.arms if arm.cpu_ms.get("visitor")]:
-        arm = max(visited, key=lambda entry: entry.cpu_ms["visitor"] / entry.path_cpu_ms)
+    if arms_with_visitor := [arm for arm in findings.arms if arm.cpu_ms.get("visitor")]:
+        arm = max(arms_with_visitor, key=lambda entry: entry.cpu_ms["visitor"] / entry.path_cpu_ms)
         visitor = arm.cpu_ms["visitor"]
         figures = {"share": share(visitor / arm.path_cpu_ms), "visitor": number(visitor), "arm": arm.arm}
         sentences.append(fill(LIMITS["visitor"], **figures))
     if threads := {arm.threads for arm in findings.arms}:
-        visitors = _join(threads)
+        visitors = _join_counts(threads)
         sentences.append(fill(LIMITS["closed-loop"], visitors=visitors, noticed=NOTICED_MS, degraded=DEGRADED_MS))
     return sentences
 

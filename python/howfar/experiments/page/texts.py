@@ -9,7 +9,7 @@ TEXTS: Texts = {
     "difference": "two machines serve {estimate:fewer} {subject} pages than one",
     "difference, next": "{estimate:fewer} {subject} pages",
     "unclear": "{subject} pages: no clear difference",
-    "all-unclear": "this run cannot tell two machines from one for {subject} pages",
+    "all-unclear": "whether one machine or two is faster for {subject} pages is too close to call",
     "break-even": "two pay off from {cpu_ms:table} ms CPU per {subject} page",
     "break-even, next": "{cpu_ms:table} ms per {subject} page",
     "always-gains": "{subject} pages gain even with only {cpu_ms:table} ms of application CPU",
@@ -17,10 +17,10 @@ TEXTS: Texts = {
     "no-pair": "no answer: no block has a page both on one machine with sockets and on two machines",
     # Causes, each a sentence of its own.
     "tcp": "on one machine, TCP serves {estimate:fewer} {subject} pages than sockets",
-    "tcp-unclear": "on one machine, this run cannot tell TCP from sockets for {subject} pages",
+    "tcp-unclear": "on one machine, TCP against sockets is too close to call for {subject} pages",
     "round-trips": "with one page in flight, the {round_trips:n} round trips of a {subject} page take {estimate:table} ms longer on "
     "two machines, {each_ms:n} ms each",
-    "round-trips-unclear": "this run cannot tell how much longer a {subject} page's {round_trips:n} round trips take on two machines",
+    "round-trips-unclear": "how much longer a {subject} page's {round_trips:n} round trips take on two machines is too close to call",
     "connecting": "a {subject} page on {location} takes {estimate:table} ms longer if it opens its connections anew",
     "workers": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two",
     "workers-and-cpus": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two; "
@@ -69,7 +69,7 @@ CROSSINGS: Texts = {
     "no interval": "{ms} ms (no interval)",
     "two": "{min_ms} ms or less",
     "one": "none up to {max_ms} ms",
-    "unresolved": "not resolved between {min_ms} and {max_ms} ms",
+    "unresolved": "too close to call between {min_ms} and {max_ms} ms",
 }
 REASONS: Texts = {
     "no-interval": "no interval",

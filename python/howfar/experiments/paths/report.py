@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED
+from howfar.analysis.answer import NOTHING_COMPARED, TOO_FEW, UNRESOLVED
+from howfar.analysis.causes import explain_cpu
 from howfar.analysis.cells import PARTS, Bound, CellSummary, Metric
 from howfar.analysis.idle import Waking, waking_cost
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -31,6 +32,7 @@ from howfar.experiments.paths.texts import (
 from howfar.findings import Finding, fill
 from howfar.plan.cells import AGAIN
 from howfar.plan.factors import IDLE
+from howfar.plan.workload import Unit
 from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,
@@ -69,7 +71,7 @@ from howfar.report.sections import cell_table, confirmation_blocks, trial_blocks
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import Resolution, excludes_one
-from howfar.stats.trials import SINGULAR
+from howfar.stats.trials import singular
 from howfar.store.records import ArmRole
 
 
@@ -91,7 +93,22 @@ class Paths(Experiment):
             return (_self_comparison(baseline.arm, aa_ratio, evidence.floors.noise_floor()),)
         if baseline is None or not any(cell.ratio for cell in contenders):
             return (NOTHING_COMPARED,)
-        return _comparisons(baseline, contenders, SINGULAR[evidence.table.unit])
+        return _comparisons(baseline, contenders, evidence.table.unit)
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        """Why throughput differs; if only CPU time does, why that does."""
+        if causes := super().explain(evidence, findings):
+            return causes
+        baseline = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
+        dearer = [
+            cell
+            for cell in evidence.cells
+            if cell.role is ArmRole.CONTENDER and cell.cpu_resolution is Resolution.SLOWER and _is_about_cpu(cell)
+        ]
+        if baseline is None or not dearer:
+            return ()
+        cause = explain_cpu(dearer[0], baseline, singular(evidence.table.unit))
+        return () if cause is None else (cause,)
 
     def applies(self, summary: Summary) -> bool:
         return True
@@ -133,7 +150,7 @@ def waking_section(summary: Summary) -> list[Block]:
     return [Details("What waking idle CPUs costs", (Table("", columns, rows, (note,), stack=True),), True)]
 
 
-def _comparisons(baseline: CellSummary, contenders: Sequence[CellSummary], unit: str) -> tuple[Finding, ...]:
+def _comparisons(baseline: CellSummary, contenders: Sequence[CellSummary], unit: Unit) -> tuple[Finding, ...]:
     """A finding for each path: differences first. Where other factors vary too, the paths at the baseline's levels of these."""
     shared = {factor: level for factor, level in baseline.factors.items() if factor != "path"}
     by_path = [
@@ -148,25 +165,31 @@ def _comparisons(baseline: CellSummary, contenders: Sequence[CellSummary], unit:
     return tuple(sorted(compared, key=lambda finding: ORDER.index(finding.id)))
 
 
-ORDER = ("difference", "cpu", UNRESOLVED)
+ORDER = ("difference", "cpu", UNRESOLVED, TOO_FEW)
 """Ids of a comparison's findings, the most important first."""
 
 
-def _comparison(cell: CellSummary, name: str, baseline: str, unit: str) -> Finding:
+def _comparison(cell: CellSummary, name: str, baseline: str, unit: Unit) -> Finding:
     """The finding of one path: its throughput; where that is not resolved, its CPU time, if that is."""
-    if not cell.resolution.is_difference and cell.cpu_resolution.is_difference:
+    if _is_about_cpu(cell):
         is_bound = int(cell.cpu_bound is not Bound.MEASURED)
-        parameters: dict[str, str | int | float] = {"unit": unit, "bound": is_bound}
+        parameters: dict[str, str | int | float] = {"unit": singular(unit), "bound": is_bound}
         return Finding(
             id="cpu", subject=name, estimate=cell.cpu_ratio, verdict=cell.cpu_resolution, parameters=parameters
         )
+    has_interval = cell.ratio is not None and cell.ratio.low is not None
     return Finding(
-        id="difference" if cell.resolution.is_difference else UNRESOLVED,
+        id="difference" if cell.resolution.is_difference else UNRESOLVED if has_interval else TOO_FEW,
         subject=name,
         estimate=cell.ratio,
         verdict=cell.resolution,
-        parameters={"baseline": baseline},
+        parameters={"baseline": baseline, "units": unit},
     )
+
+
+def _is_about_cpu(cell: CellSummary) -> bool:
+    """Whether CPU time is what the run shows of a path: its throughput is too close to call."""
+    return not cell.resolution.is_difference and cell.cpu_resolution.is_difference
 
 
 def _self_comparison(arm: str, aa_ratio: Estimate, noise_floor: float | None) -> Finding:
@@ -176,6 +199,7 @@ def _self_comparison(arm: str, aa_ratio: Estimate, noise_floor: float | None) ->
         id="unknown-floor" if noise_floor is None else "unequal" if differs else "equal",
         subject=arm,
         estimate=aa_ratio,
+        verdict=None if noise_floor is not None and differs else Resolution.NOT_RESOLVED,
         parameters={} if noise_floor is None else {"noise_floor": noise_floor},
     )
 
@@ -326,7 +350,7 @@ def cpu(summary: Summary, width: int) -> Drawable | None:
         for role in ("client", "server", "forwarder")
         if (part := getattr(cell.cpu_us_per_query, role)) is not None
     ]
-    unit = f"CPU µs per {SINGULAR[summary.operation_unit]}"
+    unit = f"CPU µs per {singular(summary.operation_unit)}"
     return stacked_bars(rows, _arm_names(cells), _colours_of_parts(rows), unit, width, size=22) if rows else None
 
 
@@ -423,7 +447,7 @@ def _latency_chart(summary: Summary) -> list[Block]:
 
 
 def _cpu_chart(summary: Summary) -> list[Block]:
-    one = SINGULAR[summary.operation_unit]
+    one = singular(summary.operation_unit)
     rows = []
     for cell in shown_cells(summary):
         cpu_us = cell.cpu_us_per_query

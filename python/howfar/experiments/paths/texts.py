@@ -5,12 +5,12 @@ from __future__ import annotations
 from howfar.findings import Texts
 
 TEXTS: Texts = {
-    "difference": "compared with {baseline}, {subject} is {estimate:slower}",
-    "difference, next": "{subject} {estimate:slower}",
+    "difference": "compared with {baseline}, {subject} makes {estimate:fewer} {units}/s",
+    "difference, next": "{subject} {estimate:fewer}",
     "cpu": "per {unit}, {subject} costs {bound:?at least }{estimate:more} CPU",
     # One path under two names: what this machine can tell apart.
-    "equal": "two equal runs of {subject} show no difference; one below {noise_floor:share} would go unnoticed",
-    "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",
+    "equal": "nothing: two equal runs of {subject} show no difference; one below {noise_floor:share} would go unnoticed",
+    "unequal": "{subject}: two equal runs of it differ by more than chance; trust only differences above {noise_floor:share}",
     "unknown-floor": "too few blocks to tell what this machine can resolve",
 }
 

@@ -29,10 +29,12 @@ from howfar.experiments.replication.arms import (
     thin_out_samples,
     typical_threads,
 )
+from howfar.experiments.replication.factors import REPLICA_FACTORS, SEMI_SYNC
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import Finding
-from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
-from howfar.plan.types import Workload
+from howfar.plan.factor import Level
+from howfar.plan.factors import ORDINARY
+from howfar.plan.workload import Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval

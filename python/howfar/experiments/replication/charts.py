@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quoted_distance
+from howfar.experiments.replication.factors import SEMI_SYNC
 from howfar.experiments.replication.frame import distance
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import fill
-from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,

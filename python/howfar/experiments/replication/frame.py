@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from howfar.analysis.advice import COMMANDS
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
-from howfar.experiments.crash.analysis import max_loss_share
-from howfar.experiments.crash.texts import FAULT_TEXTS
 from howfar.experiments.replication.analysis import point_at, round_trip_sentences
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
+from howfar.experiments.replication.crash.analysis import max_loss_share
+from howfar.experiments.replication.crash.texts import FAULT_TEXTS
+from howfar.experiments.replication.factors import SEMI_SYNC
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
 from howfar.findings import capital, fill, note
-from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, make_table
 from howfar.report.frame import frame
@@ -37,7 +38,12 @@ def document(
     """The report. Lines for my.cnf come after the first screen, which stays short. `by_arm`: further columns of the records; `proofs`:
     what makes the answer sure."""
     shortened = summary.model_copy(
-        update={"advice": tuple(advice.model_copy(update={"lines": ()}) for advice in summary.advice)}
+        update={
+            "advice": tuple(
+                advice if advice.id in COMMANDS else advice.model_copy(update={"lines": ()})
+                for advice in summary.advice
+            )
+        }
     )
     below = [*_configuration(summary), *sections, *_evidence(summary)]
     return frame(
@@ -53,7 +59,9 @@ def document(
 
 def _configuration(summary: Summary) -> list[Block]:
     """The advice that comes with lines for my.cnf, with these lines."""
-    actions_and_lines = [(advice.action, advice.lines) for advice in summary.advice if advice.lines]
+    actions_and_lines = [
+        (advice.action, advice.lines) for advice in summary.advice if advice.lines and advice.id not in COMMANDS
+    ]
     blocks = [block for action, lines in actions_and_lines for block in (Text(action), Code(lines))]
     return [Details("Configuration", tuple(blocks), open=True)] if blocks else []
 
@@ -289,7 +297,7 @@ _NOT_AS_CONFIGURED = (
     "timeout in ms was",
     "counters went back",
 )
-"""Texts in the void reasons of `lab/replication/proof.py` that mean that replication was not as configured."""
+"""Texts in the void reasons of `experiments/replication/lab/proof.py` that mean that replication was not as configured."""
 _LOAD_FAILED = ("no commit was acknowledged before the fault",)
 
 

@@ -12,10 +12,7 @@ from typing import ClassVar
 
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.crash import report as crash_report
-from howfar.experiments.crash.analysis import CrashLoss
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
 from howfar.experiments.replication.analysis import (
     CommitCost,
@@ -36,11 +33,14 @@ from howfar.experiments.replication.arms import (
     server_kind,
     with_mode,
 )
+from howfar.experiments.replication.crash import report as crash_report
+from howfar.experiments.replication.crash.analysis import CrashLoss
+from howfar.experiments.replication.factors import SEMI_SYNC
+from howfar.experiments.replication.fallback import report as fallback_report
 from howfar.experiments.replication.frame import Record, distance, fault_name, mode_verdicts, trade_tables, with_limits
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, replication_findings
 from howfar.findings import Finding, capital, fill, note
-from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import (
     Block,
@@ -187,6 +187,7 @@ class ReplicationExperiment(Experiment):
 
     name = "replication"
     texts = TEXTS
+    is_about_ratios = False
     findings: ClassVar[Keys] = {"replication": ReplicationFindings}
     own_model = True
 

@@ -18,7 +18,7 @@ TEXTS: Texts = {
     "costs": "What waiting for a replica costs",
     "costs-and-losses": "What waiting for a replica costs, and what a crash loses",
     "losses": "What a crash loses, and what each mode costs",
-    "connections-noted": "{threads:of connection}; 95 % intervals in brackets",
+    "connections-noted": "{threads:of connection}; 95 % intervals in square brackets",
     "strict": "durability strict: each commit is flushed before it is acknowledged{memory:?, but here only to memory}",
     "relaxed": "durability relaxed: the log is flushed every second, not at each commit",
     "off": "durability off: no commit is flushed before it is acknowledged",
@@ -27,7 +27,7 @@ TEXTS: Texts = {
     "shared-cpus": "all servers share this machine's CPUs: a replica takes some from its primary",
     "no-crashes": "what a crash loses was not measured: howfar run crash measures it",
     "other-crashes": "other kinds of crashes are below, in What a crash loses",
-    "little-proof": "in brackets: the share of crashes that may lose some, at 95 % confidence, after {crashes:of crash crashes} "
+    "little-proof": "in round brackets: the share of crashes that may lose some, at 95 % confidence, after {crashes:of crash crashes} "
     "without a loss",
     "round-trips": "with {threads:of connection} a commit takes {estimate:.2f} round trips with {subject}",
     "round-trips, next": "{estimate:.2f} with {subject}",
@@ -49,8 +49,8 @@ TEXTS: Texts = {
     "published-durability": "there, no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {durability}",
     "one-connection-limit": "{estimate:table} commits/s is what one connection can make over {rtt_ns:time}: a round trip of "
     "{wire_ms:.3g} ms allows {sum:table} at most",
-    "one-connection-sum": "{estimate:table} commits/s is what one connection can make over {rtt_ns:time}: 1 / ({local_ms:.2g} ms "
-    "local work + {wire_ms:.3g} ms round trip) = {sum:table}",
+    "one-connection-sum": "{estimate:table} commits/s is what one connection can make over {rtt_ns:time}: {local_ms:.2g} ms of local "
+    "work and a round trip of {wire_ms:.3g} ms allow {sum:table}",
     "published": "published for one connection: {estimate:table} commits/s with {subject}",
     "model": "the model predicts {cells:of cell} with a mean error of {mean:share}, at most {worst:share} with {subject}, from the "
     "commits without a replica, the round trip at rest, and the remaining time of a single connection's commit",

@@ -8,8 +8,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings
-from howfar.experiments.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
 from howfar.experiments.replication.arms import (
     ALONE,
@@ -22,9 +20,13 @@ from howfar.experiments.replication.arms import (
     replication_arms,
     typical_threads,
 )
+from howfar.experiments.replication.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings
+from howfar.experiments.replication.factors import CLUSTERS, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF
+from howfar.experiments.replication.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import fill
-from howfar.plan.factors import CLUSTERS, ORDINARY, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF, Level
+from howfar.plan.factor import Level
+from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable

@@ -26,18 +26,18 @@ from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
 
 STRICT_LIMITS = LatenessLimits(strict_rtt=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
-"""Bounds for a link used without servers: one packet in a thousand at most 100 µs or 1 % of the RTT late, the RTT at rest within its
-tolerance."""
+"""Bounds for a link used without servers: the RTT at rest must be within its tolerance, and at most one packet in a thousand may be
+more than 100 µs (or 1 % of the RTT) late."""
 RUN_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
 """Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one late packet in a thousand affects every
 thirtieth transaction: a packet more than 2 ms (or 10 % of the RTT) late shows in the transactions' p99. On two CPUs a lateness of 0.12
 to 0.61 ms was measured with a load of two connections, and 1.06 to 1.4 ms with sixteen connections that saturate the CPUs."""
 _ROUND_TRIP_P999_SHARE = 0.2
-"""Bound on the lateness of all but one packet in a thousand, as a share of a round trip that includes queues."""
+"""Bound on the p99.9 of the packets' lateness, as a share of a round trip that includes time in queues."""
 MAX_GOODPUT_DEVIATION = 0.02
 """Maximum relative deviation of the goodput from the expected one without a warning."""
 _MAX_UNREPORTED_RTT_ERROR = 0.1
-"""Maximum error of an RTT at rest without a warning, as a share; below 0.3 ms the tolerance, which is in µs, is larger."""
+"""Maximum error of an RTT at rest without a warning, as a share of the RTT. Below 0.3 ms the tolerance, which is in µs, is larger."""
 _UNCOUNTED_BYTES = 64 * 1024
 """Upper bound on the bytes of our own queries for counters around the load, which the server counts but the link does not carry."""
 _UNSENT_BYTES = 16 * 2**20
@@ -86,7 +86,7 @@ def goodput_warnings(spec: LinkSpec, calibration: LinkCalibration) -> tuple[str,
         expected, measured = spec.expected_goodput_bps(name), None if goodput is None else goodput.in_direction(name)
         if expected is not None and measured is None and goodput is not None:
             warnings.append(
-                f"goodput {_with_space(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
+                f"goodput {_direction_words(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
             )
         if (
             expected is not None
@@ -94,7 +94,7 @@ def goodput_warnings(spec: LinkSpec, calibration: LinkCalibration) -> tuple[str,
             and abs(measured - expected) > MAX_GOODPUT_DEVIATION * expected
         ):
             warnings.append(
-                f"goodput {_with_space(name)} was {format_rate_bps(measured)} where the link allows {format_rate_bps(expected)}"
+                f"goodput {_direction_words(name)} was {format_rate_bps(measured)} where the link allows {format_rate_bps(expected)}"
             )
     return tuple(warnings)
 
@@ -149,7 +149,7 @@ def unknown_properties(stats: LinkStats | None) -> tuple[str, ...]:
     if not (stats.to_server.packets or stats.to_client.packets):
         return ("not one packet crossed the link: what it would have done to one is unknown",)
     return tuple(
-        f"the kernel does not tell whether packets were dropped before the link {_with_space(name)} saw them"
+        f"the kernel does not tell whether packets were dropped before the link {_direction_words(name)} saw them"
         for name in DIRECTIONS
         if getattr(stats, name).drops.socket is None
     )
@@ -184,7 +184,7 @@ def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     if stats is None:
         return ()
     return tuple(
-        f"{effect} {_with_space(name)}: requested {row.requested:.3%}, counted {row.counted:.3%} of {row.of} segments "
+        f"{effect} {_direction_words(name)}: requested {row.requested:.3%}, counted {row.counted:.3%} of {row.of} segments "
         f"(99 % interval {row.low:.3%} to {row.high:.3%})"
         for name, rows in effect_shares(spec, stats).items()
         for effect, row in rows.items()
@@ -200,11 +200,12 @@ def _direction_effect_shares(direction: DirectionSpec, stats: DirectionStats) ->
         shares["loss"] = _effect_share(
             loss_share(direction.loss), drops.loss, stats.admitted, _variance_inflation(direction.loss)
         )
-    passed = max(stats.segments - stats.duplicated, 0)  # duplicates and corruption are counted when a segment leaves
+    # Duplications and corruptions are counted when a segment leaves.
+    forwarded = max(stats.segments - stats.duplicated, 0)
     if direction.duplicate:
-        shares["duplicate"] = _effect_share(direction.duplicate, stats.duplicated, passed, 1.0)
+        shares["duplicate"] = _effect_share(direction.duplicate, stats.duplicated, forwarded, 1.0)
     if direction.corrupt:
-        shares["corrupt"] = _effect_share(direction.corrupt, stats.corrupted, passed, 1.0)
+        shares["corrupt"] = _effect_share(direction.corrupt, stats.corrupted, forwarded, 1.0)
     return shares
 
 
@@ -216,8 +217,8 @@ def _variance_inflation(loss: IndependentLoss | BurstLoss) -> float:
     if not 0 < share < 1 or transitions == 0:
         return 1.0
     bad_share = loss.to_bad / transitions
-    between_states = (loss.loss_bad - loss.loss_good) ** 2 * bad_share * (1 - bad_share)
-    return 1 + 2 * between_states * (1 - transitions) / transitions / (share * (1 - share))
+    variance_between_states = (loss.loss_bad - loss.loss_good) ** 2 * bad_share * (1 - bad_share)
+    return 1 + 2 * variance_between_states * (1 - transitions) / transitions / (share * (1 - share))
 
 
 def _effect_share(requested: float, count: int, total: int, inflation: float) -> EffectShare:
@@ -237,5 +238,5 @@ def _effect_share(requested: float, count: int, total: int, inflation: float) ->
     return EffectShare(requested=requested, counted=counted, count=count, of=total, low=low, high=high)
 
 
-def _with_space(name: DirectionName) -> str:
+def _direction_words(name: DirectionName) -> str:
     return name.replace("_", " ")

@@ -38,19 +38,19 @@ SIMILAR_RTT_SHARE = 0.1
 """Links whose RTTs differ by at most this share use the same correction, because the cost of hosts and emulator does not depend on the
 delay. So the difference of two such links, for example those of a control and its baseline, is exactly the requested one."""
 _DAMPING = 2
-"""The first round of each calibration subtracts the full excess, so that calibration errors are independent and show in the scatter
-between blocks; each later round subtracts the remaining excess divided by this, so that one noisy round cannot undo the others."""
+"""Divisor of the excess that each round after the first subtracts, so that one noisy round cannot undo the others. The first round
+subtracts the full excess, so that the errors of calibrations are independent and show in the scatter between blocks."""
 _PROBE_DURATION_NS = 100_000_000
 """Approximate duration of a probe of the RTT, which has between 10 and 400 pings."""
 _MAX_PROBES = 5
 _ROUND_DURATION_NS = 500_000_000
-"""Approximate duration of a round. Its result is the median of up to five probes, each with its own connection and process. A long RTT
-gets fewer probes, because the microseconds that waking up takes do not matter there."""
+"""Approximate duration of a round. Its result is the median of up to five probes, each with its own connection and process. With a
+long RTT there are fewer probes, because the microseconds of waking a CPU hardly matter."""
 _WARMUP_NS, _MAX_PHASE_NS = 1_000_000_000, 10_000_000_000
 _WARMUP_RTTS = 70
 """Warm-up in RTTs, in addition to `_WARMUP_NS`. A congestion window grows from 10 segments, and cubic needs time to recover from the
-first loss. With a warm-up of 0.2 s the goodput was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s,
-but right with 8 s."""
+first loss. With a warm-up of 0.2 s the measured goodput was up to 2 % off, with 1 s it was right. At 100 ms and 1 Gb/s, 3 s gave 91 %
+of the right goodput, and 8 s the right one."""
 _GOODPUT_RTTS = 10
 _GOODPUT_SEGMENTS = 100
 """Minimum number of full segments in a window. With fewer segments, one segment at the window's ends changes the goodput by over 1 %,
@@ -95,8 +95,8 @@ class CalibratableLink(Protocol):
 
 
 def compensation_ns(spec: LinkSpec, current_ns: int, excess_ns: int) -> int:
-    """The new correction of each direction: the present one plus half of the RTT's excess, limited to 0, `_MAX_COMPENSATION_NS` and
-    the delay."""
+    """The new correction of each direction: the present one plus half of the RTT's excess. It is at least 0, and at most
+    `_MAX_COMPENSATION_NS` and the delay."""
     return min(max(current_ns + excess_ns // 2, 0), _MAX_COMPENSATION_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
@@ -142,7 +142,7 @@ def measure_goodput(link: CalibratableLink, spec: LinkSpec) -> LinkCalibration:
     """Measure the goodput by bulk transfers over the link at rest, one direction after the other; returns a partial calibration. A
     direction whose rate is too low has no result."""
     measured = {name: result for name in DIRECTIONS if (result := link.goodput(name)) is not None}
-    any_result = next(iter(measured.values()), None)
+    first_result = next(iter(measured.values()), None)
     expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
     return LinkCalibration(
@@ -151,8 +151,8 @@ def measure_goodput(link: CalibratableLink, spec: LinkSpec) -> LinkCalibration:
         expected_goodput_bps_each_way=ByDirection(**expected),
         goodput_ceiling=f"payload: {spec.payload_share:.2%} of the bytes on the wire",
         retransmits=ByDirection(**{name: result.retransmits for name, result in measured.items()}),
-        congestion_control=None if any_result is None else any_result.congestion_control,
-        mss=None if any_result is None else any_result.mss,
+        congestion_control=None if first_result is None else first_result.congestion_control,
+        mss=None if first_result is None else first_result.mss,
         drops=None if stats is None else {"to_server": stats.to_server.drops, "to_client": stats.to_client.drops},
     )
 
@@ -262,8 +262,8 @@ class Link:
         self.effects_on = True
 
     def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
-        """Switch to another specification now, `elapsed_ns` after `start_effects`, without losing a packet and without measuring. The
-        correction comes from the specification's calibration if there is one; otherwise the present correction stays."""
+        """Switch to another specification now, `elapsed_ns` after `start_effects`, without losing a packet and without a new
+        calibration: the correction is that of an earlier calibration with `spec` if there is one, else the present one."""
         calibration = self.calibrations.get(spec.without_effects())
         compensate_ns = self.compensate_ns if calibration is None else calibration.compensate_ns
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
@@ -367,7 +367,7 @@ class BackendStatus:
     about: str
     works: bool
     notes: tuple[str, ...]
-    """Findings, or the reason why it does not work."""
+    """Findings about the back-end, or the reason why it does not work."""
 
 
 def try_backends() -> tuple[BackendStatus, ...]:
@@ -387,15 +387,15 @@ def _try_backend(backend: Backend) -> BackendStatus:
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
             calibrations = {spec.without_effects(): LinkCalibration(compensate_ns=0)}
             link = stack.enter_context(open_link(network, spec, client, server, calibrations, backend=backend.NAME))
-            notes += _emulator_notes(link)
+            notes += _describe_emulator(link)
             if backend.NAME == "kernel":
-                notes += _qdisc_notes()
+                notes += _describe_qdiscs()
     except HowfarError as error:
         return BackendStatus(backend.NAME, backend.ABOUT, False, (error.message,))
     return BackendStatus(backend.NAME, backend.ABOUT, True, tuple(notes))
 
 
-def _emulator_notes(link: Link) -> list[str]:
+def _describe_emulator(link: Link) -> list[str]:
     link.ping_from_idle()  # check that packets cross the link in both directions
     ready = link.ready
     if ready is None:
@@ -406,14 +406,14 @@ def _emulator_notes(link: Link) -> list[str]:
     return [scheduling, "super-packets kept" if ready.offload else "no offload: slower"]
 
 
-def _qdisc_notes() -> list[str]:
+def _describe_qdiscs() -> list[str]:
     missing = missing_qdiscs()
     return [f"{name} is not here ({missing[name]})" if name in missing else f"{name} works" for name in _QDISCS]
 
 
 def missing_qdiscs() -> dict[str, str]:
-    """Queueing disciplines that this kernel lacks, each with the kernel's error message, found by adding them to a scratch interface.
-    Call in the sandbox."""
+    """Find the queueing disciplines that this kernel lacks, by adding each to a scratch interface; returns the kernel's error message
+    for each that is missing. Call in the sandbox."""
     base = Host("base", None)
     missing: dict[str, str] = {}
     base.ip([f"link add name {_SCRATCH_DEVICE} type veth peer name {_SCRATCH_DEVICE}p"])

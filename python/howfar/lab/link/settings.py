@@ -27,7 +27,7 @@ from howfar.contract.messages import (
 )
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError, did_you_mean
 from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, MAX_QUEUE_BYTES, MTU, DirectionName, DirectionSpec, LinkSpec
-from howfar.plan.distances import NAMED_LINKS
+from howfar.plan.named_links import NAMED_LINKS
 from howfar.units import (
     format_duration_ns,
     format_rate_bps,
@@ -86,6 +86,7 @@ def _split_directions(value: str) -> tuple[Sequence[DirectionName], str]:
 def _check_range(
     quantity: str, value: int, minimum: int, maximum: int, text: str, format_value: Callable[[float], str]
 ) -> int:
+    """Return `value`. Raises QuantityError if it is out of range; `text` is the value as the user wrote it."""
     if not minimum <= value <= maximum:
         raise QuantityError(
             f"{text!r} is out of range for {quantity}",
@@ -161,7 +162,7 @@ def _set_rtt(spec: LinkSpec, text: str) -> LinkSpec:
     rtt_ns = _check_range("an RTT", parse_duration_ns(text), 0, MAX_RTT_NS, text, format_duration_ns)
     if spec.delay_to_server_ns is None or spec.rtt_ns == 0:
         return replace(spec, rtt_ns=rtt_ns)
-    # A requested split keeps its proportion.
+    # If the delays of the two directions were requested separately, keep their ratio.
     return replace(spec, rtt_ns=rtt_ns, delay_to_server_ns=spec.delay_to_server_ns * rtt_ns // spec.rtt_ns)
 
 
@@ -339,7 +340,11 @@ _DIRECTION_SETTINGS: dict[str, _DirectionChange] = {
 
 
 MAX_LINES = 10_000
-_UNCHANGEABLE = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", "outage": "write: 10s down 2s"}
+_UNCHANGEABLE_REASONS = {
+    "mtu": "an interface keeps its MTU",
+    "seed": "a link keeps its seed",
+    "outage": "write: 10s down 2s",
+}
 
 
 @dataclass(frozen=True)
@@ -358,6 +363,7 @@ class Script:
 
 def parse_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
     """Parse a script for a link with the settings `spec` at the start. Raises UsageError with the line number."""
+    # For each line: its number, its time in ns, and its settings with their values.
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -371,7 +377,7 @@ def parse_script(text: str, spec: LinkSpec, source: str = "the script") -> Scrip
                     f"{fields[0]} is before the line above", "Write the lines in the order of their times."
                 )
             outages += [
-                Outage(at_ns=at_ns, for_ns=_parse_down(value)) for setting, value in settings if setting == "down"
+                Outage(at_ns=at_ns, for_ns=_parse_down_ns(value)) for setting, value in settings if setting == "down"
             ]
             if len(outages) > MAX_OUTAGES:
                 raise QuantityError(
@@ -383,14 +389,14 @@ def parse_script(text: str, spec: LinkSpec, source: str = "the script") -> Scrip
     for name in DIRECTIONS:
         direction = spec.direction(name)
         spec = spec.with_direction(name, replace(direction, outages=(*direction.outages, *outages)))
-    first, changes = spec, []
+    initial, changes = spec, []
     for number, at_ns, settings in lines:
         with _locate_errors(source, number):
             for setting, value in settings:
                 spec = apply_setting(spec, setting, value)
         if settings:
             changes.append((at_ns, spec))
-    return Script(first, tuple(changes))
+    return Script(initial, tuple(changes))
 
 
 @contextmanager
@@ -409,14 +415,14 @@ def _parse_line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
         )
     settings = list(zip(words[::2], words[1::2], strict=True))
     for setting, _ in settings:
-        if setting in _UNCHANGEABLE:
+        if setting in _UNCHANGEABLE_REASONS:
             raise QuantityError(
-                f"{setting} cannot change while a program runs", f"{_UNCHANGEABLE[setting].capitalize()}."
+                f"{setting} cannot change while a program runs", f"{_UNCHANGEABLE_REASONS[setting].capitalize()}."
             )
     return at_ns, settings
 
 
-def _parse_down(text: str) -> int:
+def _parse_down_ns(text: str) -> int:
     for_ns = parse_schedule_ns(text)
     if for_ns == 0:
         raise QuantityError("the duration of `down` must be above 0", "Write: 10s down 2s")
@@ -456,13 +462,14 @@ class ScriptPlayer:
             except HowfarError as error:
                 self.failure = error
                 return
-            except Exception as error:  # uncaught in a thread, it would end the script unnoticed
+            except Exception as error:  # otherwise it would end this thread, and with it the script, unnoticed
                 self.failure = LabError(f"{type(error).__name__}: {error}", "Please report this.")
                 return
             self.played.append((at_ns, time.monotonic_ns() - self._start_ns))
 
 
-_DESCRIPTION = ("about", "source", "stated", "ours")
+_DESCRIPTION_KEYS = ("about", "source", "stated", "ours")
+"""Keys of a named link that describe it; all its other keys are settings."""
 
 
 @dataclass(frozen=True)
@@ -499,11 +506,13 @@ def find_link(name: str) -> NamedLink:
 
 
 def _parse_named_link(name: str, table: Mapping[str, str]) -> NamedLink:
-    options = {setting: value for setting, value in table.items() if setting not in _DESCRIPTION}
+    options = {setting: value for setting, value in table.items() if setting not in _DESCRIPTION_KEYS}
     spec = LinkSpec(rtt_ns=0, rate_bps=None)
     for setting, value in options.items():
         spec = apply_setting(spec, setting, value)
-    return NamedLink(name=name, spec=spec, options=options, **{setting: table[setting] for setting in _DESCRIPTION})
+    return NamedLink(
+        name=name, spec=spec, options=options, **{setting: table[setting] for setting in _DESCRIPTION_KEYS}
+    )
 
 
 MAX_STEPS = 100_000
@@ -511,7 +520,7 @@ _NS_PER_MS = 1_000_000
 _MAX_MS_DIGITS = 8
 """Number of digits of a day in milliseconds (86 400 000)."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
-"""Bits of one line of a mahimahi trace, which delivers a packet of full size; on our links the packet also has framing."""
+"""Bits that each line of a mahimahi trace allows to be delivered: one packet of full size, here with framing."""
 
 
 def parse_rate_trace(text: str) -> tuple[RateStep, ...]:
@@ -556,7 +565,7 @@ def parse_rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
 
 
 def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, without comments; empty lines are omitted."""
+    """The lines that are not empty, without comments, each after its number."""
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content:
@@ -590,15 +599,15 @@ def _parse_mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
                 f"line {number} of the rate trace: {later} ms is before {earlier} ms", "Sort the trace."
             )
     # A delivery at t belongs to the millisecond that ends at t; one at 0 belongs to the first millisecond.
-    counts = Counter(max(time_ms - 1, 0) for time_ms in times_ms)
-    last = max(times_ms[-1], 1)
-    if last > LONGEST_NS // _NS_PER_MS:
+    deliveries_by_ms = Counter(max(time_ms - 1, 0) for time_ms in times_ms)
+    duration_ms = max(times_ms[-1], 1)
+    if duration_ms > LONGEST_NS // _NS_PER_MS:
         raise QuantityError("the rate trace is longer than a day", "Shorten it.")
-    if max(counts.values()) * _OPPORTUNITY_BITS * 1000 > RATE_MAX_BPS:
+    if max(deliveries_by_ms.values()) * _OPPORTUNITY_BITS * 1000 > RATE_MAX_BPS:
         raise QuantityError("more than 1 Tb/s in a millisecond of the rate trace", "Is it a list of deliveries in ms?")
     steps: list[RateStep] = []
-    for ms in range(last):
-        rate_bps = counts.get(ms, 0) * _OPPORTUNITY_BITS * 1000
+    for ms in range(duration_ms):
+        rate_bps = deliveries_by_ms.get(ms, 0) * _OPPORTUNITY_BITS * 1000
         if steps and steps[-1].rate_bps == rate_bps:
             steps[-1] = RateStep(for_ns=steps[-1].for_ns + _NS_PER_MS, rate_bps=rate_bps)
         else:

@@ -16,7 +16,8 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import DIRECTIONS as DIRECTIONS
 from howfar.contract.receipt import DirectionName as DirectionName
-from howfar.plan.factors import RATE_BPS, RTT_NS, FactorLevels
+from howfar.plan.factor import FactorLevels
+from howfar.plan.factors import RATE_BPS, RTT_NS
 
 MTU = 1500
 FRAMING_BYTES = 38
@@ -29,7 +30,7 @@ _MIN_QUEUE_NS = 10_000_000
 MAX_QUEUE_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
-"""The rate for which buffers are sized if none is requested."""
+"""The rate for which buffers are sized if no rate is requested."""
 _MIN_QUEUE_BYTES = 2 * (MTU + FRAMING_BYTES)
 _NS_PER_S = 10**9
 
@@ -44,7 +45,7 @@ class DirectionSpec:
     queue_bytes: int | None = None
     """Length of the queue. If neither this nor `queue_ns` is set: one bandwidth-delay product, but at least 10 ms at the rate."""
     queue_ns: int | None = None
-    """Length of the queue as a time at the rate."""
+    """Length of the queue as the time in which it drains at the rate."""
     jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
@@ -71,7 +72,7 @@ class DirectionSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The requested properties of a link. `rate_bps` applies to each direction that has no rate of its own; None: unlimited."""
+    """The requested properties of a link. `rate_bps` applies to each direction that has no rate of its own; None if unlimited."""
 
     rtt_ns: int
     rate_bps: int | None
@@ -102,7 +103,8 @@ class LinkSpec:
         return self.to_server.has_effects or self.to_client.has_effects
 
     def without_effects(self) -> LinkSpec:
-        """The same link at rest, with its rates (the mean of a trace), delays and queues only; normalised, so that it can be a key."""
+        """The same link at rest, with its rates (the mean of a trace), delays and queues only; links that are the same at rest compare
+        equal."""
 
         def rest_direction(name: DirectionName) -> DirectionSpec:
             direction = self.direction(name)
@@ -146,7 +148,7 @@ class LinkSpec:
         return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _NS_PER_S
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """Length of the queue as requested; else one bandwidth-delay product, but never less than 10 ms at the rate."""
+        """Length of the queue: as requested, or one bandwidth-delay product, but then at least 10 ms at the rate."""
         direction, rate_bps = self.direction(name), self.mean_rate_bps(name)
         if direction.queue_bytes is not None:
             return direction.queue_bytes
@@ -157,8 +159,7 @@ class LinkSpec:
         return max(self._bdp_bytes(name), rate_bps * _MIN_QUEUE_NS // 8 // _NS_PER_S, _MIN_QUEUE_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """The engine's message for a direction. Outages and rate trace began `elapsed_ns` ago and continue; they do not start
-        again."""
+        """The engine's message for a direction, whose outages and rate trace began `elapsed_ns` ago and continue."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),

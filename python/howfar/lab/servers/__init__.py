@@ -43,15 +43,15 @@ _KILL_TIMEOUT_S = 2.0
 """Time for the kernel to free a killed process and its memory."""
 _LAST_LOG_LINES = 8
 _MAX_LOG_ERRORS = 3
-"""Maximum number of error lines that are quoted besides the last lines: a crashing server first logs the reason, then pages about the
-crash itself."""
+"""Maximum number of error lines that are quoted besides the last lines, because a crashing server logs the reason first, and then
+pages about the crash itself."""
 _ERROR_MARK = "[ERROR]"
 _MAX_LINE_CHARACTERS = 400
 """Length at which a quoted line is cut off: a statement in it may be megabytes long."""
 _SECRET_KEYWORDS = ("PASSWORD", "IDENTIFIED")
 """Keywords of statements that contain secrets. A server may log such a statement if it crashes during its execution, or refuses it at
 startup."""
-_WITHHELD = "(a line with a password)"
+_WITHHELD_LINE = "(a line with a password)"
 
 
 _SHUTDOWN_TIMEOUT_S = 300.0
@@ -70,8 +70,8 @@ def ready_timeout_s(pool_bytes: int) -> float:
 
 
 def pages_allowed(commits: int | None) -> int:
-    """Maximum number of pages that may be read from files during a trial with this many commits; 0 for None: a load that only reads
-    finds all pages in memory."""
+    """Maximum number of pages that may be read from files during a trial with this many commits; 0 if `commits` is None, because a
+    load that only reads finds all pages in memory."""
     return 0 if commits is None else max(_MIN_PAGES_ALLOWED, commits // _COMMITS_PER_PAGE)
 
 
@@ -190,8 +190,8 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """The current counters. Counters of `ServerMetrics` have its names, all others the server's own. Raises ServerCrashed,
-        LabError."""
+        """The current counters, by name: those in `ServerMetrics` by its names, all others by the server's own names. Raises
+        ServerCrashed, LabError."""
 
     def metrics(self) -> ServerMetrics:
         """The current counters that all kinds of servers have in common."""
@@ -217,7 +217,7 @@ class ServerProcess(ABC):
         try:
             return host.run(partial(self.session_probe(), target, encrypted))
         except LabError as error:
-            self._check_alive("when asked how it sees its client", lost=True)
+            self._check_alive("when asked how it sees its client", connection_lost=True)
             raise session_error(target, error) from error
 
     def alive(self) -> bool:
@@ -243,9 +243,12 @@ class ServerProcess(ABC):
             return self._log.read_text(errors="replace").strip().splitlines()
         return []
 
-    def _wait_until(self, done: Callable[[], bool], deadline: float, timeout_error: Callable[[], HowfarError]) -> None:
-        """Wait until `done()` is true. Raises ServerCrashed if the server ends meanwhile, and `timeout_error()` after the deadline."""
-        while not done():
+    def _wait_until(
+        self, is_done: Callable[[], bool], deadline: float, timeout_error: Callable[[], HowfarError]
+    ) -> None:
+        """Wait until `is_done()` is True. Raises ServerCrashed if the server ends meanwhile, and `timeout_error()` after the
+        deadline."""
+        while not is_done():
             self._check_alive("at start")
             if time.monotonic() > deadline:
                 raise timeout_error()
@@ -274,9 +277,9 @@ class ServerProcess(ABC):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.process.wait(_KILL_TIMEOUT_S)
 
-    def _check_alive(self, when: str, *, lost: bool = False) -> None:
-        """Check that the process runs. If a connection was `lost`, first give the process time to end. Raises ServerCrashed."""
-        if lost:
+    def _check_alive(self, when: str, *, connection_lost: bool = False) -> None:
+        """Check that the process runs. If a connection to it was lost, first give it time to end. Raises ServerCrashed."""
+        if connection_lost:
             self._wait_for_end()
         code = self._process.process.poll()
         if code is None:
@@ -288,7 +291,9 @@ class ServerProcess(ABC):
 
     def _last_output(self) -> str:
         """Sentences with the errors and the end of the server's log, for error messages."""
-        lines = [_WITHHELD if any(word in line for word in _SECRET_KEYWORDS) else line for line in self.log_lines()]
+        lines = [
+            _WITHHELD_LINE if any(word in line for word in _SECRET_KEYWORDS) else line for line in self.log_lines()
+        ]
         last = [line[:_MAX_LINE_CHARACTERS] for line in lines[-_LAST_LOG_LINES:]]
         if not last:
             return ". It wrote no log."
@@ -321,7 +326,7 @@ class TableServer(ServerProcess):
 
     @abstractmethod
     def read_counts(self) -> ServerCounts:
-        """The server's counts from its start until now. Raises ServerCrashed, LabError."""
+        """The server's present counts. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def client_addresses(self) -> tuple[str, ...]:
@@ -342,7 +347,7 @@ class TableServer(ServerProcess):
         """The settings in force, for receipts. Raises ServerCrashed, LabError."""
 
     def _wait_for_sessions_to_end(self) -> None:
-        """Wait for the load's sessions, if they report their last counts when they end."""
+        """Wait for the load's sessions to end, in servers that add a session's last counts only then."""
 
     def _counter_violations(self, counters: Mapping[str, int], commits: int | None) -> list[str]:
         """Violations found in the growth of the counters since the load began."""
@@ -362,8 +367,8 @@ class TableServer(ServerProcess):
         facts = self._facts()
         ports = self.context.host.run(lambda: listening_ports(self.pid))
         violations = self._counter_violations(counters, commits)
-        is_off = self.no_network_setting is None or facts.get(self.no_network_setting) == "ON"
-        if self.port is None and (ports or not is_off):
+        networking_is_off = self.no_network_setting is None or facts.get(self.no_network_setting) == "ON"
+        if self.port is None and (ports or not networking_is_off):
             violations.append(
                 f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
             )
@@ -424,7 +429,7 @@ class Store(ABC):
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Bytes that the data of one content takes on disk; it takes as many in memory."""
+        """Size of one content's data in bytes, on disk and in memory alike."""
 
     def preparation(self) -> str:
         """A description of what `prepare` will do, with the usual duration."""

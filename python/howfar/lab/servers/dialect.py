@@ -23,7 +23,7 @@ _INITIALISE_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class BinaryLog:
-    """Additional settings of a server that takes part in replication."""
+    """Additional settings of a server with a binary log, which takes part in replication."""
 
     server_id: int
     options: tuple[str, ...]
@@ -35,7 +35,7 @@ class BinaryLog:
     """Files to put in the data directory before the server starts, by name."""
     path: str | None = None
     """The server's PATH for programs that it starts; None for our own."""
-    option_file: bool = False
+    uses_option_file: bool = False
     """Whether to set the buffer pool's size in an option file: MariaDB's transfer script passes the server's command-line options to a
     program that refuses this option."""
     fetches_data: bool = False
@@ -77,7 +77,7 @@ class Dialect(Protocol):
         """Create a data directory at `data`, with root without a password. Raises LabError, ServerCrashed, ServerMissing."""
         ...
 
-    def adopt(self, data: Path) -> None:
+    def renew_identity(self, data: Path) -> None:
         """Give a copy of a data directory its own identity."""
         ...
 
@@ -91,7 +91,7 @@ class Dialect(Protocol):
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """Options that both servers have in common; `--no-defaults` or `--defaults-file` must come first. The template's dump of the
+    """Options that MariaDB and MySQL have in common; `--no-defaults` or `--defaults-file` must come first. The template's dump of the
     buffer pool lists every page of the tables; loading this list at startup is the fastest way to read them into memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
@@ -131,7 +131,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
 
 def option_file(settings: Settings) -> Path | None:
     """The option file; None if the server reads none."""
-    uses_file = settings.binary_log is not None and settings.binary_log.option_file
+    uses_file = settings.binary_log is not None and settings.binary_log.uses_option_file
     return settings.context.work / "server.cnf" if uses_file else None
 
 
@@ -146,14 +146,14 @@ def path_prefix(log: BinaryLog | None) -> list[str]:
 
 
 def log_options(log: BinaryLog) -> list[str]:
-    """Binary log options that both servers have in common. The log is in the data directory. Positions contain its name, so all
-    servers use the same name."""
+    """Options for the binary log that MariaDB and MySQL have in common. The log is in the data directory. All servers give it the same
+    name, because positions contain the name."""
     return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
 
 
 def build_init_sql(settings: Settings, dialect: Dialect) -> str:
-    """Statements for startup, one per line. Each server creates its accounts without logging them: the primary's would reach its
-    replicas, and a replica's would be errant transactions."""
+    """Statements for startup, one per line. Each server creates its accounts without logging that: otherwise the primary's accounts
+    would be replicated, and a replica would have errant transactions."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
     return settings.binary_log.unlogged_sql + dialect.init_sql(settings.password) + settings.binary_log.init_sql

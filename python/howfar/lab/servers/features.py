@@ -1,7 +1,7 @@
 """Optional features of a server program, found by starting the program once and querying it.
 
-The version does not determine them: distributions build the same release with and without its plugins. Results are cached by the
-program's hash; a plugin that is installed later is found only with `refresh`.
+The version does not determine its features: distributions build the same release with and without its plugins. Results are cached by
+the program's hash; a plugin that is installed later is found only with `refresh`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
-from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.servers import ServerContext, ServerProcess, Tables, find_store
 from howfar.lab.servers.program import Program
 
-_TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
+_TLS_LIBRARY_VARIABLES = ("version_ssl_library", "Tls_library_version")
 """MariaDB's system variable and MySQL's status variable with the name of the TLS library, which is set even if TLS is off."""
 _OTHER_TLS_LIBRARY = "OpenSSL"
 """The only TLS library with which the other servers can be built."""
-_SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
-_CLONE = ("clone", "mysql_clone.so")
-_GROUP_REPLICATION = ("group_replication", "group_replication.so")
+_SEMI_SYNC_VARIABLES = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
+SEMI_SYNC_PLUGINS = (("rpl_semi_sync_source", "semisync_source.so"), ("rpl_semi_sync_master", "semisync_master.so"))
+"""Names and files of the plugins with which a primary waits for replicas, in the order to try them. Other servers have this built
+in."""
+_CLONE_PLUGIN = ("clone", "mysql_clone.so")
+_GROUP_REPLICATION_PLUGIN = ("group_replication", "group_replication.so")
 """MySQL's plugins, by name and file; MariaDB has neither."""
 
 
 @runtime_checkable
 class _PlainServer(Protocol):
-    """A server without protocol compression and without MySQL's plugins."""
+    """A PostgreSQL or key-value server, which has neither protocol compression nor MySQL's plugins."""
 
     def has_tls(self) -> bool: ...
 
@@ -82,29 +84,29 @@ def _query_features(program: Program) -> Features:
 def _query_sql_features(server: ServerProcess) -> Features:
     variables = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
     variables |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
-    library = next((variables[name] for name in _TLS_LIBRARY if variables.get(name)), None)
+    library = next((variables[name] for name in _TLS_LIBRARY_VARIABLES if variables.get(name)), None)
     return Features(
         tls=library,
-        compression=_compression(variables),
-        semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_primary_plugin(server),
-        clone=_loads_plugin(server, *_CLONE),
-        group_replication=_loads_plugin(server, *_GROUP_REPLICATION),
+        compression=_find_compressions(variables),
+        semi_sync=any(name in variables for name in _SEMI_SYNC_VARIABLES) or _try_primary_plugins(server),
+        clone=_try_plugin(server, *_CLONE_PLUGIN),
+        group_replication=_try_plugin(server, *_GROUP_REPLICATION_PLUGIN),
     )
 
 
-def _compression(variables: dict[str, str]) -> tuple[str, ...]:
+def _find_compressions(variables: dict[str, str]) -> tuple[str, ...]:
     """Compressions of the protocol. MySQL lists its algorithms; MariaDB reports whether it has zlib, its only one."""
     if (listed := variables.get("protocol_compression_algorithms")) is not None:
         return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
     return ("zlib",) if variables.get("have_compress") == "YES" else ()
 
 
-def _loads_primary_plugin(server: ServerProcess) -> bool:
+def _try_primary_plugins(server: ServerProcess) -> bool:
     """Whether a plugin for a semi-synchronous primary loads, for servers without built-in support."""
-    return any(_loads_plugin(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
+    return any(_try_plugin(server, name, file) for name, file in SEMI_SYNC_PLUGINS)
 
 
-def _loads_plugin(server: ServerProcess, name: str, file: str) -> bool:
+def _try_plugin(server: ServerProcess, name: str, file: str) -> bool:
     """Whether the plugin loads. It is installed only in this server's temporary data."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")

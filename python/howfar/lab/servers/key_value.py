@@ -27,7 +27,7 @@ from howfar.lab.servers import (
     wait_ready,
 )
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.text_protocol import Lines
+from howfar.lab.servers.text_protocol import LineConnection
 from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.paths.path import Row
 from howfar.plan.factors import Content
@@ -71,24 +71,24 @@ class StoreDialect(Protocol):
 
     def command_line(self, settings: StoreSettings) -> list[str]: ...
 
-    def version(self, lines: Lines) -> str:
+    def version(self, connection: LineConnection) -> str:
         """The version that the server reports. Raises LabError if it does not answer or speaks another protocol."""
         ...
 
-    def counters(self, lines: Lines) -> dict[str, int]:
+    def counters(self, connection: LineConnection) -> dict[str, int]:
         """The current counters, in one request; see `servers.ServerProcess.snapshot`. `requests` includes this request, if the server
         counts requests."""
         ...
 
-    def count_keys(self, lines: Lines) -> int:
+    def count_keys(self, connection: LineConnection) -> int:
         """Number of keys that the server now has."""
         ...
 
-    def other_clients(self, lines: Lines) -> tuple[str, ...]:
-        """The other clients as the server sees them: each an address with its port, or `localhost` for its Unix socket."""
+    def other_clients(self, connection: LineConnection) -> tuple[str, ...]:
+        """The other clients as the server sees them: address with port, or `localhost` if the client uses the Unix socket."""
         ...
 
-    def facts(self, lines: Lines) -> dict[str, str]:
+    def facts(self, connection: LineConnection) -> dict[str, str]:
         """The settings in force, for receipts."""
         ...
 
@@ -100,12 +100,12 @@ class StoreDialect(Protocol):
         """Reasons why a trial is invalid: evicted data, rejected clients, written files."""
         ...
 
-    def has_tls(self, lines: Lines) -> bool:
+    def has_tls(self, connection: LineConnection) -> bool:
         """Whether TLS was built in."""
         ...
 
-    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
-        """The server's view of this session."""
+    def view(self, connection: LineConnection, settings: StoreSettings) -> SessionView:
+        """The server's view of the session `connection`."""
         ...
 
 
@@ -128,8 +128,8 @@ class StoreAddress:
 def probe_address(
     dialect: StoreDialect, target: Target, host: Host, tls_context: ssl.SSLContext | None
 ) -> StoreAddress:
-    """Find out by trial whether a server answers plain text and TLS at an address, from `host`. `tls_context` None: do not try TLS,
-    because a Memcached without TLS would take the handshake for the beginning of a line."""
+    """Find out by trial whether a server answers plain text and TLS at an address, from `host`. `tls_context`: None to try only plain
+    text, because a Memcached without TLS would take the handshake for the beginning of a line."""
     plain = _probe_protocol(dialect, target, host, None) is not None
     tls = None if tls_context is None else _probe_protocol(dialect, target, host, tls_context)
     return StoreAddress(describe_address(target), plain, tls)
@@ -141,9 +141,9 @@ def _probe_protocol(
     """The TLS version of an answer, or `plain`; None if there is no answer."""
 
     def query_version() -> str:
-        with Lines.connect(target, _PROBE_TIMEOUT_S, tls_context) as lines:
-            dialect.version(lines)
-            return lines.tls[0] or "plain"
+        with LineConnection.connect(target, _PROBE_TIMEOUT_S, tls_context) as connection:
+            dialect.version(connection)
+            return connection.tls[0] or "plain"
 
     try:
         return host.run(query_version)
@@ -151,9 +151,9 @@ def _probe_protocol(
         return None
 
 
-def listen_violations(listen_address: StoreAddress, encrypted: bool) -> tuple[str, ...]:
-    """Violations if the server does not answer at the path's address as requested. `encrypted`: it must accept only TLS."""
-    if not encrypted:
+def listen_violations(listen_address: StoreAddress, is_encrypted: bool) -> tuple[str, ...]:
+    """Violations if the server does not answer at the path's address as requested. `is_encrypted`: whether it must accept only TLS."""
+    if not is_encrypted:
         return () if listen_address.plain else (f"the server does not answer plain text at {listen_address.at}",)
     violations = []
     if listen_address.tls is None:
@@ -166,7 +166,7 @@ def listen_violations(listen_address: StoreAddress, encrypted: bool) -> tuple[st
 _READY_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 30.0
 """Time limit for an answer, also over a slow or dead link."""
-_WARNING = "WARNING"
+_WARNING_MARK = "WARNING"
 _MAX_WARNINGS = 5
 
 
@@ -177,8 +177,8 @@ def _view_session(
     dialect: StoreDialect, settings: StoreSettings, target: Target, tls_context: ssl.SSLContext | None
 ) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
-    with Lines.connect(target, _ANSWER_TIMEOUT_S, tls_context) as lines:
-        return dialect.view(lines, settings)
+    with LineConnection.connect(target, _ANSWER_TIMEOUT_S, tls_context) as connection:
+        return dialect.view(connection, settings)
 
 
 class KeyValueServer(ServerProcess):
@@ -189,30 +189,30 @@ class KeyValueServer(ServerProcess):
         self._settings = settings
         self._dialect = dialect
         self._transport = transport
-        self._admin: Lines | None = None
+        self._admin_session: LineConnection | None = None
         super().__init__(settings.program, settings.context, settings.port, dialect.command_line(settings))
 
     def become_ready(self) -> None:
         """Wait until the server answers. Raises ServerCrashed, LabError."""
-        refusals: list[LabError] = []
+        last_errors: list[LabError] = []
 
         def try_connect() -> bool:
             try:
-                self._admin = self.context.host.run(self._open_admin)
+                self._admin_session = self.context.host.run(self._open_admin_session)
             except LabError as error:
-                refusals[:] = [error]
-            return self._admin is not None
+                last_errors[:] = [error]
+            return self._admin_session is not None
 
         self._wait_until(
             try_connect,
             time.monotonic() + _READY_TIMEOUT_S,
             lambda: ServerCrashed(
-                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refusals[0].message}{self._last_output()}",
+                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {last_errors[0].message}{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
-        self.version = self._dialect.version(self._admin_lines)
-        self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._admin_lines)))
+        self.version = self._dialect.version(self._ready_session)
+        self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._ready_session)))
 
     def snapshot(self) -> dict[str, int]:
         return self._query_state("its counters", self._dialect.counters)
@@ -225,11 +225,11 @@ class KeyValueServer(ServerProcess):
         """The clients as the server sees them, without the laboratory's own session. Raises ServerCrashed, LabError."""
         return self._query_state("its clients", self._dialect.other_clients)
 
-    def _query_state(self, what: str, query_state: Callable[[Lines], _Answer]) -> _Answer:
+    def _query_state(self, what: str, query_state: Callable[[LineConnection], _Answer]) -> _Answer:
         try:
-            return query_state(self._admin_lines)
+            return query_state(self._ready_session)
         except LabError:
-            self._check_alive(f"when asked for {what}", lost=True)
+            self._check_alive(f"when asked for {what}", connection_lost=True)
             raise
 
     def query(self, sql: str) -> list[Row]:
@@ -239,7 +239,7 @@ class KeyValueServer(ServerProcess):
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""
-        return self._dialect.has_tls(self._admin_lines)
+        return self._dialect.has_tls(self._ready_session)
 
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
@@ -247,12 +247,12 @@ class KeyValueServer(ServerProcess):
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
-        facts = self._dialect.facts(self._admin_lines)
-        host, encrypted = self.context.host, self._settings.tls is not None
+        facts = self._dialect.facts(self._ready_session)
+        host, is_encrypted = self.context.host, self._settings.tls is not None
         ports, paths = host.run(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
         listen_address = probe_address(self._dialect, self._local_target(self._transport), host, self._tls_context())
-        violations = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, encrypted)]
-        violations += [*_refusal_violations(counters), *self._dialect.mismatches(facts, counters)]
+        violations = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, is_encrypted)]
+        violations += [*_rejection_violations(counters), *self._dialect.mismatches(facts, counters)]
         receipt = ServerReceipt(
             content=None,
             kind=self.kind,
@@ -263,12 +263,13 @@ class KeyValueServer(ServerProcess):
             sockets=list(paths),
             listen_address=asdict(listen_address),
             listen_queue=self._listen_queue,
-            warnings=[line for line in self.log_lines() if _WARNING in line][:_MAX_WARNINGS],
+            warnings=[line for line in self.log_lines() if _WARNING_MARK in line][:_MAX_WARNINGS],
         )
         return receipt, tuple(violations)
 
     def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
-        # Try plain text first: a Redis without TLS would take our TLS handshake for the beginning of a line, and wait for its end.
+        # Try plain text first, because a Redis without TLS would take our handshake for the beginning of a line, and wait for the
+        # rest.
         if encrypted is not None and (listen_address := probe_address(self._dialect, target, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {listen_address.at}, but it answers in plain text there",
@@ -280,14 +281,14 @@ class KeyValueServer(ServerProcess):
         return partial(_view_session, self._dialect, self._settings)
 
     def disconnect(self) -> None:
-        if self._admin is not None:
-            self._admin.close()
-            self._admin = None
+        if self._admin_session is not None:
+            self._admin_session.close()
+            self._admin_session = None
 
     @property
-    def _admin_lines(self) -> Lines:
-        assert self._admin is not None, "the server is ready"
-        return self._admin
+    def _ready_session(self) -> LineConnection:
+        assert self._admin_session is not None, "the server is ready"
+        return self._admin_session
 
     def _local_target(self, transport: Transport) -> Target:
         """The server's address on its own host."""
@@ -296,11 +297,11 @@ class KeyValueServer(ServerProcess):
         assert self.port is not None, "a server for TCP connections listens on TCP"
         return TcpTarget(host=LOOPBACK_ADDRESS, port=self.port)
 
-    def _open_admin(self) -> Lines:
+    def _open_admin_session(self) -> LineConnection:
         """Open the laboratory's own session, over the socket if there is one."""
         if self._settings.socket is not None:
-            return Lines.connect(self._local_target("socket"), _ANSWER_TIMEOUT_S)
-        return Lines.connect(self._local_target("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
+            return LineConnection.connect(self._local_target("socket"), _ANSWER_TIMEOUT_S)
+        return LineConnection.connect(self._local_target("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
 
     def _tls_context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
@@ -322,7 +323,7 @@ class KeyValueServer(ServerProcess):
         return violations
 
 
-def _refusal_violations(counters: Mapping[str, int]) -> list[str]:
+def _rejection_violations(counters: Mapping[str, int]) -> list[str]:
     """Violations if the server evicted keys or rejected connections."""
     violations = []
     if evicted := counters.get("evicted_keys", 0):

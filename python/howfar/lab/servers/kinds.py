@@ -9,7 +9,7 @@ from typing import Literal
 
 from howfar.contract.messages import ServiceName
 from howfar.errors import ServerMissing, UsageError, did_you_mean
-from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
+from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, redis
 from howfar.lab.servers.dialect import Dialect
 from howfar.lab.servers.key_value import KeyValueStore, StoreDialect
 from howfar.lab.servers.private import RECIPES, find_install, list_installs
@@ -53,6 +53,13 @@ def _key_value_kind(dialect: StoreDialect, names: tuple[str, ...], remedy: str, 
     return ServerKind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
 
 
+def _postgresql_store(program: Program, tables: Tables) -> Store:
+    # Imported here, because other servers do not need PostgreSQL's client library.
+    from howfar.lab.servers.postgresql import PostgresStore
+
+    return PostgresStore(program, tables)
+
+
 _STORE_REMEDY = "Install {} (`howfar setup --page` does it), or name one with --server PATH."
 KINDS: dict[str, ServerKind] = {
     "mariadb": _mysql_kind(
@@ -64,12 +71,12 @@ KINDS: dict[str, ServerKind] = {
         "mysql", mysql.NAMES, "Get a private one (`howfar servers get mysql`), or name one with --server PATH."
     ),
     "postgresql": ServerKind(
-        postgresql.NAMES,
-        f"Install {postgresql.PACKAGE} (`howfar setup --postgresql` does it), or name one with --server PATH.",
+        ("postgres",),
+        "Install postgresql (`howfar setup --postgresql` does it), or name one with --server PATH.",
         "postgresql",
         5432,
         "postgresql",
-        postgresql.PostgresStore,
+        _postgresql_store,
         resumes_tls=False,
         encrypts_socket=False,
         long_text="TEXT",

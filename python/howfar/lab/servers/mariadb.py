@@ -31,12 +31,12 @@ class MariadbDialect:
             "--no-defaults",
             *options,
             f"--datadir=/proc/self/fd/{descriptor}",
-            # In /tmp two sandboxes would use the same name for a temporary table: it contains a PID, and each sandbox counts PIDs
+            # In /tmp the temporary tables of two sandboxes would have the same names, which contain PIDs: each sandbox counts PIDs
             # from 1.
             f"--tmpdir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
-            "--force",  # otherwise it looks up this machine's name, which fails without /etc/hosts
+            "--force",  # otherwise the script looks up this machine's name, which fails without /etc/hosts
         ]
         if os.geteuid() == 0:
             command.append("--user=root")
@@ -45,7 +45,7 @@ class MariadbDialect:
         finally:
             os.close(descriptor)
 
-    def adopt(self, data: Path) -> None:
+    def renew_identity(self, data: Path) -> None:
         """Do nothing: MariaDB's data directory does not identify its server."""
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:

@@ -1,8 +1,8 @@
 """Starts and queries Memcached.
 
-Memcached listens on a Unix socket or on TCP: given both, it silently uses the socket. It uses TLS on TCP only: with `-Z` its socket
-silently accepts plain text. So its settings do not show where it listens and whether it encrypts there; `key_value.py` finds out by
-connecting.
+Memcached listens either on a Unix socket or on TCP; if both are requested, it silently uses the socket. It encrypts on TCP only; with
+`-Z` its socket silently accepts plain text. So the settings do not show where the server listens and whether it encrypts there;
+`key_value.py` finds out by connecting.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from howfar.contract.receipt import SessionView
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
-from howfar.lab.servers.text_protocol import Lines, query_stats
+from howfar.lab.servers.text_protocol import LineConnection, query_stats
 from howfar.plan.fitting import MEMCACHED_BYTES
 
 NAMES = ("memcached",)
 PACKAGE = "memcached"
 MEMORY_MIB = MEMCACHED_BYTES // 2**20
 """Maximum memory for items, allocated as needed. With the default, 64 MiB, items that a load has just set would be evicted."""
-_METRICS = {
+_METRIC_NAMES = {
     "bytes_read": "bytes_received",
     "bytes_written": "bytes_sent",
     "total_connections": "connections",
@@ -30,18 +30,19 @@ _METRICS = {
     "evictions": "evicted_keys",
     "rejected_connections": "rejected_connections",
 }
+"""Names in `ServerMetrics` of the server's counters."""
 _STATEMENT_COUNTERS = ("cmd_get", "cmd_set")
 _ANSWERING_STATE = "conn_parse_cmd"
-"""State of the session that requested the list of sessions, in that list."""
+"""State, in the list of sessions, of the session that requested the list."""
 _COUNTERS = (
-    *_METRICS,
+    *_METRIC_NAMES,
     *_STATEMENT_COUNTERS,
     "delete_hits",
     "delete_misses",
     "listen_disabled_num",
     "ssl_handshake_errors",
 )
-_FACTS = (
+_RECEIPT_SETTINGS = (
     "maxbytes",
     "maxconns",
     "num_threads",
@@ -67,7 +68,7 @@ class MemcachedDialect:
         command = [str(settings.program), f"--memory-limit={MEMORY_MIB}", f"--conn-limit={settings.max_clients}"]
         command += [f"--listen-backlog={max(MIN_QUEUE, context.connections)}", f"--threads={max(len(context.cpus), 1)}"]
         if os.geteuid() == 0:
-            command.append("--user=root")  # without it, it refuses to start as root
+            command.append("--user=root")  # without this option it refuses to start as root
         if settings.socket is not None:
             command += [f"--unix-socket={settings.socket}", "--unix-mask=0700"]
         else:
@@ -77,40 +78,40 @@ class MemcachedDialect:
             command += ["--enable-ssl", "-o", f"ssl_chain_cert={tls.certificate},ssl_key={tls.key}"]
         return command
 
-    def version(self, lines: Lines) -> str:
-        lines.send(b"version\r\n")
-        answer = lines.read_line()
+    def version(self, connection: LineConnection) -> str:
+        connection.send(b"version\r\n")
+        answer = connection.read_line()
         if not answer.startswith("VERSION "):
             raise LabError(f"asked for its version, the server said {answer[:200]!r}")
         return answer.removeprefix("VERSION ")
 
-    def counters(self, lines: Lines) -> dict[str, int]:
+    def counters(self, connection: LineConnection) -> dict[str, int]:
         """Counts of keys that were looked up, stored and deleted: a request for several keys counts once per key. Memcached does not
         count requests."""
-        reported = query_stats(lines)
-        counters = {_METRICS.get(name, name): int(reported[name]) for name in _COUNTERS if name in reported}
-        return counters | {"statements": sum(int(reported[name]) for name in _STATEMENT_COUNTERS)}
+        stats = query_stats(connection)
+        counters = {_METRIC_NAMES.get(name, name): int(stats[name]) for name in _COUNTERS if name in stats}
+        return counters | {"statements": sum(int(stats[name]) for name in _STATEMENT_COUNTERS)}
 
-    def count_keys(self, lines: Lines) -> int:
-        return int(query_stats(lines)["curr_items"])
+    def count_keys(self, connection: LineConnection) -> int:
+        return int(query_stats(connection)["curr_items"])
 
-    def other_clients(self, lines: Lines) -> tuple[str, ...]:
+    def other_clients(self, connection: LineConnection) -> tuple[str, ...]:
         """The clients without our own session, which has the state `_ANSWERING_STATE`."""
-        reported = [
+        others = [
             session
-            for session in _parse_sessions(query_stats(lines, "conns"))
+            for session in _parse_sessions(query_stats(connection, "conns"))
             if session.get("state") != _ANSWERING_STATE
         ]
         return tuple(
             "localhost"
             if session.get("listen_addr", "").startswith("unix:")
             else session.get("addr", "").removeprefix("tcp:")
-            for session in reported
+            for session in others
         )
 
-    def facts(self, lines: Lines) -> dict[str, str]:
-        reported = query_stats(lines, "settings")
-        return {name: reported[name] for name in _FACTS if name in reported}
+    def facts(self, connection: LineConnection) -> dict[str, str]:
+        settings = query_stats(connection, "settings")
+        return {name: settings[name] for name in _RECEIPT_SETTINGS if name in settings}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxconns"])
@@ -120,26 +121,30 @@ class MemcachedDialect:
             return ["the server stopped listening during the trial: it had all the connections that it allows"]
         return []
 
-    def has_tls(self, lines: Lines) -> bool:
-        return "ssl_enabled" in query_stats(lines, "settings")
+    def has_tls(self, connection: LineConnection) -> bool:
+        return "ssl_enabled" in query_stats(connection, "settings")
 
-    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
+    def view(self, connection: LineConnection, settings: StoreSettings) -> SessionView:
         """The server's view of our session, found by its address, else by the state `_ANSWERING_STATE`. Memcached does not report
-        encryption, so that is taken from our side."""
-        version, cipher = lines.tls
-        reported = _parse_sessions(query_stats(lines, "conns"))
+        encryption, so TLS version and cipher are those of our side."""
+        version, cipher = connection.tls
+        sessions = _parse_sessions(query_stats(connection, "conns"))
         view = SessionView(host="", ssl_version=version, ssl_cipher=cipher, listener="")
         if settings.socket is not None:
-            own = [session for session in reported if session.get("listen_addr") == f"unix:{settings.socket}"]
-            answering = [session for session in own if session.get("state") == _ANSWERING_STATE]
-            return view.updated(SessionView(host="localhost", listener=own[0]["listen_addr"])) if answering else view
-        name = lines.peer.socket.getsockname()
-        own = [session for session in reported if session.get("addr") == f"tcp:{name[0]}:{name[1]}"]
+            own_sessions = [session for session in sessions if session.get("listen_addr") == f"unix:{settings.socket}"]
+            answering = [session for session in own_sessions if session.get("state") == _ANSWERING_STATE]
+            return (
+                view.updated(SessionView(host="localhost", listener=own_sessions[0]["listen_addr"]))
+                if answering
+                else view
+            )
+        own_address, own_port = connection.peer.socket.getsockname()[:2]
+        own_sessions = [session for session in sessions if session.get("addr") == f"tcp:{own_address}:{own_port}"]
         # Through a program in between, the server sees that program's address.
-        own = own or [session for session in reported if session.get("state") == _ANSWERING_STATE]
-        if not own:
+        own_sessions = own_sessions or [session for session in sessions if session.get("state") == _ANSWERING_STATE]
+        if not own_sessions:
             return view
-        host, listener = own[0]["addr"].removeprefix("tcp:"), own[0].get("listen_addr", "")
+        host, listener = own_sessions[0]["addr"].removeprefix("tcp:"), own_sessions[0].get("listen_addr", "")
         return view.updated(SessionView(host=host, listener=listener))
 
 

@@ -40,13 +40,13 @@ class MysqlDialect:
             command.append("--user=root")
         run_initialiser(command, data / "mysql")
 
-    def adopt(self, data: Path) -> None:
+    def renew_identity(self, data: Path) -> None:
         """Remove the file with the server's identity: servers with the same identity cannot replicate from each other."""
         (data / "auto.cnf").unlink(missing_ok=True)
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
-        # The X plugin would listen on its own port and socket, even with --skip-networking. Only if the history is truncated each time
-        # does its length show that purging is finished.
+        # The X plugin would listen on its own port and socket, even with --skip-networking. The history's length shows the end of
+        # purging only if each purge truncates the history.
         command = [
             str(settings.program),
             *shared_options(settings, port),

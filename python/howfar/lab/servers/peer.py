@@ -25,7 +25,7 @@ MAX_LINE_BYTES = 1 << 16
 MAX_PARTS = 1 << 16
 """Maximum number of parts of an answer. One read is one part: a packet's header or body, or a line."""
 MAX_VALUES = 1 << 19
-"""Maximum number of values in the rows of an answer. In memory a short value takes 20 times its bytes on the wire."""
+"""Maximum number of values in the rows of an answer. A short value takes 20 times as many bytes in memory as on the wire."""
 ANSWER_TIMEOUT_S = 4.0
 """Time allowed for a complete answer, and for a login."""
 SILENCE_TIMEOUT_S = 2.0
@@ -47,7 +47,7 @@ class PeerConnection:
         answer_timeout_s: float | None = None,
         silence_timeout_s: float | None = None,
     ) -> None:
-        """`name`: the peer's name in messages. The times default to ANSWER_S and SILENCE_S."""
+        """`name`: the peer's name in messages. The time limits default to ANSWER_TIMEOUT_S and SILENCE_TIMEOUT_S."""
         self.socket = sock
         self._name = name
         self._answer_timeout_s = ANSWER_TIMEOUT_S if answer_timeout_s is None else answer_timeout_s
@@ -64,9 +64,9 @@ class PeerConnection:
         self._bytes_left, self._parts_left, self._values_left = MAX_BYTES, MAX_PARTS, MAX_VALUES
         self._deadline = time.monotonic() + self._answer_timeout_s
 
-    def count_values(self, values: int) -> None:
-        """Count values towards the answer's limit. Raises PeerError if there are too many."""
-        self._values_left -= values
+    def count_values(self, count: int) -> None:
+        """Add `count` values to those of the answer. Raises PeerError if there are too many."""
+        self._values_left -= count
         if self._values_left < 0:
             raise PeerError(f"{self._name} sent an answer of more than {MAX_VALUES:,} values")
 
@@ -111,11 +111,11 @@ class PeerConnection:
 
     def _fill(self, size: int) -> None:
         if not 0 <= size <= len(self._buffer) + self._bytes_left:
-            raise self._too_long()
+            raise self._too_long_error()
         while len(self._buffer) < size:
             self._receive()
 
-    def _too_long(self) -> PeerError:
+    def _too_long_error(self) -> PeerError:
         return PeerError(f"{self._name} sent, or announced, an answer of more than {MAX_BYTES:,} bytes")
 
     def _receive(self) -> None:
@@ -124,7 +124,7 @@ class PeerConnection:
         if remaining_s <= 0:
             raise PeerError(f"{self._name} took longer than {self._answer_timeout_s:g} s for an answer")
         if not self._bytes_left:
-            raise self._too_long()
+            raise self._too_long_error()
         if remaining_s < self._silence_timeout_s or isinstance(self.socket, ssl.SSLSocket):
             # With TLS the kernel's timeout would apply to each read of a part of a record; Python's applies to the complete record.
             self._set_timeout(min(remaining_s, self._silence_timeout_s))
@@ -148,8 +148,8 @@ class PeerConnection:
     # ------------------------------------------------------------ sending
 
     def sendall(self, data: bytes) -> None:
-        """Send all bytes. If sending fails but the peer has sent something, such as an error message, that can still be read;
-        otherwise raises PeerError."""
+        """Send all bytes. Raises PeerError if that fails, unless the peer has sent something, such as an error message, which the
+        caller can still read."""
         try:
             self.socket.sendall(data)
         except OSError as error:

@@ -1,7 +1,7 @@
 """PostgreSQL: initialises it, starts it as a user other than root, loads the tables once, and reads its counters.
 
-PostgreSQL refuses to run as user 0, which is the laboratory's user. So it runs in its own user namespace, which maps that user to
-nobody: it needs no user account, its files still belong to us, and it works with and without root.
+PostgreSQL refuses to run as root, and the laboratory runs as root. So each server runs in its own user namespace, which maps root to
+nobody: no user account is needed, the server's files still belong to us, and this works with and without root on the machine.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore, template_server
 from howfar.paths.path import Row
 
-NAMES = ("postgres",)
 PACKAGE = "postgresql"
-_ADMIN = "postgres"
+_ADMIN_ROLE = "postgres"
 """The laboratory's own role. It needs no password on the socket, whose directory no other user can enter."""
 _INITIAL_DATABASE = "postgres"
 _PORT = 5432
@@ -61,7 +60,7 @@ _PORT = 5432
 _PAGE_BYTES = 8192
 _MIN_POOL_BYTES = 16 * 2**20
 _STOP_TIMEOUT_S = 5.0
-"""Time limit for the server to stop. After this time the server kills its own processes."""
+"""Time limit for the server to stop, after which the server itself kills its processes."""
 _ANSWER_TIMEOUT_S = 30.0
 """Time limit for an answer over the path: a dead link or hop never answers."""
 _SESSIONS_END_TIMEOUT_S = 5.0
@@ -69,15 +68,16 @@ _SESSIONS_END_TIMEOUT_S = 5.0
 _POLL_S = 0.005
 _SCRAM_ITERATIONS = 4096
 """Iterations of SCRAM-SHA-256; the server's default."""
-_METRICS = {
+_METRIC_NAMES = {
     "xact_commit": "commits",
     "sessions": "connections",
     "blks_read": "pages_read",
     "wal_sync": "fsyncs",
     "active": "running",
 }
+"""Names in `ServerMetrics` of the server's counters."""
 _COUNTERS = (
-    *_METRICS,
+    *_METRIC_NAMES,
     "transactions",
     "clients",
     "xact_rollback",
@@ -105,7 +105,7 @@ _COUNTERS_SQL = (
     "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i'))) AS c "
     f"FROM pg_stat_database d, pg_stat_wal w WHERE d.datname = '{DATABASE}'"
 )
-_FACTS = (
+_RECEIPT_SETTINGS = (
     "server_version",
     "max_connections",
     "shared_buffers",
@@ -129,7 +129,7 @@ _PREWARM_SQL = (
 
 
 def password_verifier(password: str) -> str:
-    """The server's stored form of a password (RFC 5803), so that no statement contains the password itself."""
+    """The hashed form in which the server stores a password (RFC 5803), so that no statement contains the password itself."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _SCRAM_ITERATIONS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -142,12 +142,12 @@ class Streaming:
     """Settings of one server for streaming replication."""
 
     account: str
-    """Account of the replicas that follow it."""
+    """Account with which replicas connect to this server."""
     password_hash: str
     """Stored form of that account's password."""
     options: Mapping[str, str]
     primary: str | None
-    """The primary that it follows, as a libpq connection string; None for a primary."""
+    """The primary that this server follows, as a libpq connection string; None for a primary."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | N
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
         with contextlib.closing(_open_session(target, USER, DATABASE, password, tls_context)) as probe:
-            rows = _rows(
+            rows = _fetch_rows(
                 probe,
                 "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
                 "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
@@ -258,7 +258,7 @@ class PostgresServer(TableServer):
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._admin: pg8000.native.Connection | None = None
+        self._admin_session: pg8000.native.Connection | None = None
         context = settings.context
         port = context.port(_PORT) if settings.networking else _PORT
         remote_access = (
@@ -266,7 +266,7 @@ class PostgresServer(TableServer):
             if settings.streaming is None
             else [("all", USER), ("replication", settings.streaming.account)]
         )
-        entries = [f"local all {_ADMIN} trust", "local all all scram-sha-256"]
+        entries = [f"local all {_ADMIN_ROLE} trust", "local all all scram-sha-256"]
         entries += [
             f"host {database} {account} {network} scram-sha-256"
             for database, account in remote_access
@@ -275,7 +275,7 @@ class PostgresServer(TableServer):
         (context.work / "pg_hba.conf").write_text("\n".join(entries) + "\n")
         if settings.streaming is not None and settings.streaming.primary is not None:
             _make_standby(settings.data, settings.streaming.primary)
-        # Remove the pid file of a killed server: its pid may belong to another process by now.
+        # Remove the PID file of a killed server, whose PID may belong to another process by now.
         (settings.data / "postmaster.pid").unlink(missing_ok=True)
         (context.work / f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
         super().__init__(
@@ -297,20 +297,20 @@ class PostgresServer(TableServer):
 
     def become_ready(self) -> None:
         timeout_s = ready_timeout_s(self._settings.pool_bytes)
-        refusals: list[LabError] = []
+        last_errors: list[LabError] = []
 
         def try_connect() -> bool:
             try:
-                self._admin = self._open_admin_session()
+                self._admin_session = self._open_admin_session()
             except LabError as error:
-                refusals[:] = [error]
-            return self._admin is not None
+                last_errors[:] = [error]
+            return self._admin_session is not None
 
         self._wait_until(
             try_connect,
             time.monotonic() + timeout_s,
             lambda: ServerCrashed(
-                f"{self.program} did not answer within {timeout_s:.0f} s: {refusals[0].message}{self._last_output()}",
+                f"{self.program} did not answer within {timeout_s:.0f} s: {last_errors[0].message}{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
@@ -328,23 +328,23 @@ class PostgresServer(TableServer):
         self.query(_PREWARM_SQL)
         # A session's reads are counted when it ends: end this one now, so that the pages it read do not count in a trial.
         self.disconnect()
-        self._admin = self._open_admin_session()
+        self._admin_session = self._open_admin_session()
         self._wait_for_sessions_to_end()
 
     def _open_admin_session(self) -> pg8000.native.Connection:
-        session = self._connect(_ADMIN, self._settings.database)
+        session = self._connect(_ADMIN_ROLE, self._settings.database)
         if self._settings.streaming is not None:
             session.run("SET synchronous_commit = local")  # there may be no replica yet that could acknowledge
         return session
 
     @contextlib.contextmanager
     def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
-        user = USER if as_client and not self._is_replica else _ADMIN
+        user = USER if as_client and not self._is_replica else _ADMIN_ROLE
         session = self._connect(user, DATABASE, timeout_s)
 
         def run_query(sql: str) -> list[Row]:
             try:
-                return _rows(session, sql)
+                return _fetch_rows(session, sql)
             except (DatabaseError, InterfaceError, OSError) as error:
                 raise LabError(_server_message(error)) from error
 
@@ -356,20 +356,20 @@ class PostgresServer(TableServer):
 
     def _connect(self, user: str, database: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> pg8000.native.Connection:
         """A session over the socket."""
-        password = None if user == _ADMIN else self._settings.password
+        password = None if user == _ADMIN_ROLE else self._settings.password
         try:
             return _open_session(UnixTarget(path=str(self.socket)), user, database, password, None, timeout_s)
         except LabError:
-            self._check_alive("when asked for a connection", lost=self._admin is not None)
+            self._check_alive("when asked for a connection", connection_lost=self._admin_session is not None)
             raise
 
     def query(self, sql: str, label: str | None = None) -> list[Row]:
-        assert self._admin is not None, "the server is ready"
+        assert self._admin_session is not None, "the server is ready"
         try:
-            return _rows(self._admin, sql)
+            return _fetch_rows(self._admin_session, sql)
         except (DatabaseError, InterfaceError, OSError) as error:
             what = label or repr(sql[:200])
-            self._check_alive(f"during {what}", lost=not isinstance(error, DatabaseError))
+            self._check_alive(f"during {what}", connection_lost=not isinstance(error, DatabaseError))
             raise LabError(f"the server refused {what}: {_server_message(error)}{self._last_output()}") from error
 
     def read_counts(self) -> ServerCounts:
@@ -388,10 +388,12 @@ class PostgresServer(TableServer):
 
     def snapshot(self) -> dict[str, int]:
         counters = self.query(_COUNTERS_SQL)[0]["c"]
-        return {_METRICS.get(name, name): int(counters[name]) for name in _COUNTERS if counters.get(name) is not None}
+        return {
+            _METRIC_NAMES.get(name, name): int(counters[name]) for name in _COUNTERS if counters.get(name) is not None
+        }
 
     def _facts(self) -> dict[str, str]:
-        names = ", ".join(f"'{name}'" for name in _FACTS)
+        names = ", ".join(f"'{name}'" for name in _RECEIPT_SETTINGS)
         # Ignore settings that only this session has.
         setting = "CASE source WHEN 'session' THEN reset_val ELSE current_setting(name) END"
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
@@ -428,12 +430,12 @@ class PostgresServer(TableServer):
         while any(map(_is_running, children)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for pid in children:
-            # In the sandbox we are the first process, so orphans become our children.
+            # In the sandbox this process is the first one, so orphans become its children.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
     def stop(self) -> None:
-        # Its processes have their own sessions, so killing its session would miss them; on SIGQUIT it ends them before itself.
+        # Killing the postmaster's session would miss its child processes, which have their own; on SIGQUIT it ends them first.
         self.disconnect()
         self._process.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -441,10 +443,10 @@ class PostgresServer(TableServer):
         super().stop()
 
     def disconnect(self) -> None:
-        if self._admin is not None:
+        if self._admin_session is not None:
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
-                self._admin.close()
-            self._admin = None
+                self._admin_session.close()
+            self._admin_session = None
 
 
 def _make_standby(data: Path, primary: str) -> None:
@@ -463,15 +465,15 @@ def _is_running(pid: int) -> bool:
     return False
 
 
-def _rows(connection: pg8000.native.Connection, sql: str) -> list[Row]:
+def _fetch_rows(connection: pg8000.native.Connection, sql: str) -> list[Row]:
     rows = connection.run(sql) or []
     names = [column["name"] for column in connection.columns or ()]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _server_message(error: Exception) -> str:
-    """The server's message of an error. pg8000 reports all fields of an error, and hides it behind another one if closing the
-    connection fails."""
+    """The server's own message in an error of pg8000, which holds all fields of the server's report. If closing the connection failed
+    too, pg8000 raises that error, with the server's error as its context."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, DatabaseError):
         inner = inner.__context__
@@ -498,7 +500,7 @@ class PostgresStore(TableStore):
         initdb = self.program.path.parent / "initdb"
         if not initdb.is_file():
             raise ServerMissing(f"initdb was not found beside {self.program.path}", f"Install {PACKAGE}.")
-        options = [f"--username={_ADMIN}", "--auth=scram-sha-256", "--auth-local=trust"]
+        options = [f"--username={_ADMIN_ROLE}", "--auth=scram-sha-256", "--auth-local=trust"]
         command = [str(initdb), "-D", str(data), *options, "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         run_initialiser(as_other_user(command), data / "base")
 
@@ -509,7 +511,7 @@ class PostgresStore(TableStore):
             server.query("CREATE EXTENSION pg_prewarm")
         self._write_log_for_replicas(data)
 
-    def _adopt(self, data: Path) -> None:
+    def _renew_identity(self, data: Path) -> None:
         """Do nothing: a copy of a PostgreSQL data directory needs no identity of its own."""
 
     def _load(self, data: Path, rows: Rows) -> None:
@@ -524,7 +526,7 @@ class PostgresStore(TableStore):
 
     def begin(self, streaming: Streaming, tls: CertificatePaths | None) -> PostgresServer:
         """Start a server that takes part in replication; see `SqlStore.begin`."""
-        data = self._data(self.tables.contents[0])
+        data = self._data_directory(self.tables.contents[0])
         if not self._has_log_for_replicas(data):
             self._write_log_for_replicas(data)
         return self._serve(data, networking=True, tls=tls, streaming=streaming)
@@ -576,12 +578,12 @@ class PostgresStore(TableStore):
         )
 
 
-def _load_first_table(server: PostgresServer, size: int, rows: Rows, stream: Path) -> None:
+def _load_first_table(server: PostgresServer, size: int, rows: Rows, rows_file: Path) -> None:
     server.query(f"CREATE TABLE sbtest1 (id INTEGER, k INTEGER, c {rows.c_type}, pad {rows.pad_type})")
     for chunk in row_chunks(rows, size):
-        stream.write_bytes(chunk)
-        server.query(f"COPY sbtest1 FROM '{stream}'")
-    stream.unlink(missing_ok=True)
+        rows_file.write_bytes(chunk)
+        server.query(f"COPY sbtest1 FROM '{rows_file}'")
+    rows_file.unlink(missing_ok=True)
 
 
 def _finish_table(server: PostgresServer, number: int, size: int) -> None:

@@ -1,5 +1,5 @@
-"""Private installs: server programs in the cache, which run from there. They come from Debian's archive, or from a directory or
-tarball of the user."""
+"""Private installs: server programs that are installed in, and run from, the cache. They come from Debian's archive, or from the
+user's own directory or tarball."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def servers_home() -> Path:
 
 def list_installs() -> list[PrivateInstall]:
     """All complete private installs, older versions first."""
-    complete = []
+    installs = []
     for receipt in servers_home().glob(f"*/{RECEIPT}"):
         if receipt.parent.name.startswith("."):
             continue
         program = json.loads(receipt.read_text())["program"]
-        complete.append(PrivateInstall(receipt.parent.name, receipt.parent / program))
-    return sorted(complete, key=lambda install: _version_key(install.name))
+        installs.append(PrivateInstall(receipt.parent.name, receipt.parent / program))
+    return sorted(installs, key=lambda install: _version_key(install.name))
 
 
 def find_install(name: str, candidates: Sequence[PrivateInstall]) -> PrivateInstall | None:
@@ -59,7 +59,7 @@ def _version_key(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
-_KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{ending}") for ending in ("gpg", "pgp"))
+_KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{extension}") for extension in ("gpg", "pgp"))
 _PLAIN_RELEASE = re.compile(r"[a-z]+")
 """Matches releases such as `bookworm`, but not suites such as `bookworm-updates`."""
 _TIMEOUT_S = 1800
@@ -143,7 +143,7 @@ def fetch_packages(selection: PackageSelection, home: Path, on_step: Callable[[s
 
 
 class _Apt:
-    """apt-get with separate state and configuration, which are in one directory."""
+    """apt-get with its own state and configuration, both in one directory, separate from the machine's."""
 
     def __init__(self, selection: PackageSelection, home: Path) -> None:
         if shutil.which("apt-get") is None:
@@ -162,7 +162,7 @@ class _Apt:
         sources = home / "archive.sources"
         sources.touch(mode=0o600)  # a mirror's address may contain a password
         sources.write_text(
-            f"Types: deb\nURIs: {_archive()}\nSuites: {selection.suite}\nComponents: main\nSigned-By: {_keyring()}\n"
+            f"Types: deb\nURIs: {_find_archive()}\nSuites: {selection.suite}\nComponents: main\nSigned-By: {_find_keyring()}\n"
         )
         # As root, apt would switch to a user that may not enter a cache below a home directory. Stay root: no other user has access
         # to this directory.
@@ -187,7 +187,7 @@ class _Apt:
         return match.group(1)
 
 
-def _keyring() -> Path:
+def _find_keyring() -> Path:
     for keyring in _KEYRINGS:
         if keyring.is_file():
             return keyring
@@ -197,9 +197,9 @@ def _keyring() -> Path:
     )
 
 
-def _archive() -> str:
+def _find_archive() -> str:
     """Address of the Debian archive that this machine's own apt uses."""
-    listed = _run_command(
+    targets = _run_command(
         [
             "apt-get",
             "indextargets",
@@ -209,9 +209,9 @@ def _archive() -> str:
         ],
         "apt-get indextargets",
     )
-    for line in listed.splitlines():
+    for line in targets.splitlines():
         address, release, component, *origin = line.split()
-        # Before the machine's first `apt-get update` apt does not know the origin. The signature is checked in any case.
+        # Before the machine's first `apt-get update` apt does not know the origin; the signatures are checked anyway.
         origin_is_known = origin and not origin[0].startswith("$")
         if component == "main" and _PLAIN_RELEASE.fullmatch(release) and (not origin_is_known or origin == ["Debian"]):
             return address
@@ -247,7 +247,7 @@ def _run_command(command: Sequence[str], description: str, directory: Path | Non
 
 
 PACKAGES = "packages"
-_SHARES_TO_KEEP = ("mysql", "mariadb")
+_KEPT_SHARE_DIRECTORIES = ("mysql", "mariadb")
 _LAUNCHER = """\
 #!/bin/sh
 # Starts {what} (sha256 {digest}).
@@ -270,7 +270,7 @@ def relocate(root: Path, server: str) -> Path:
         (root / name).symlink_to(f"{PACKAGES}/usr/{name}")
     for name in ("bin", "sbin"):
         (root / name).mkdir()
-    share = next(name for name in reversed(_SHARES_TO_KEEP) if (root / "share" / name).is_dir())
+    share = next(name for name in reversed(_KEPT_SHARE_DIRECTORIES) if (root / "share" / name).is_dir())
     options = (
         "--basedir=$root",
         "--plugin-dir=$root/lib/mysql/plugin",
@@ -288,7 +288,7 @@ def relocate(root: Path, server: str) -> Path:
 def _delete_unused(usr: Path) -> None:
     """Delete files that no server needs: documentation, translations, tools."""
     for entry in (usr / "share").iterdir():
-        if entry.name not in _SHARES_TO_KEEP:
+        if entry.name not in _KEPT_SHARE_DIRECTORIES:
             shutil.rmtree(entry)
     for entry in (usr / "bin").iterdir():
         if entry.name not in ("mariadb-install-db", "resolveip"):
@@ -315,8 +315,8 @@ def _write_launcher(root: Path, folder: str, name: str, options: Sequence[str]) 
 def _find_loader(root: Path) -> tuple[str, list[str]]:
     """The dynamic loader and the directories of libraries, relative to `root`."""
     packages = root / PACKAGES
-    for usr in ("usr/lib", "lib"):
-        for loader in sorted(packages.glob(f"{usr}/*-linux-gnu*/ld-linux*.so.[0-9]")):
+    for library_directory in ("usr/lib", "lib"):
+        for loader in sorted(packages.glob(f"{library_directory}/*-linux-gnu*/ld-linux*.so.[0-9]")):
             triplet = loader.parent.name
             folders = [f"usr/lib/{triplet}", f"lib/{triplet}"]
             libraries = [f"{PACKAGES}/{folder}" for folder in folders if (packages / folder).is_dir()]
@@ -330,44 +330,44 @@ def write_executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-_PROGRAMS = ("mariadbd", "mysqld")
-_FOLDERS = ("bin", "sbin", "libexec")
+_PROGRAM_NAMES = ("mariadbd", "mysqld")
+_PROGRAM_FOLDERS = ("bin", "sbin", "libexec")
 
 
-def build_from_source(source: Path, building: Path, on_step: Callable[[str], None]) -> tuple[str, str]:
-    """Build an install of the server in `source` in the empty directory `building`, which the caller renames. Returns the install's
+def build_from_source(source: Path, staging: Path, on_step: Callable[[str], None]) -> tuple[str, str]:
+    """Build an install of the server in `source` in the empty directory `staging`, which the caller renames. Returns the install's
     name, and the launcher's path in it. Raises ServerMissing, ServerCrashed, LabError."""
     if source.is_dir():
         base = _base_directory(source.resolve())
     elif source.is_file():
         on_step(f"unpacking {source.name}")
-        _unpack(source, building / PACKAGES)
-        base = _base_directory(building / PACKAGES)
+        _unpack(source, staging / PACKAGES)
+        base = _base_directory(staging / PACKAGES)
     else:
         raise ServerMissing(f"{source} is neither a directory nor a file", "Name an unpacked server or its tarball.")
     program = _find_program(base)
     digest = sha256_of(program)
     for entry in base.iterdir():
-        if entry.name != "sbin" and not (building / entry.name).exists():
-            is_inside = building in entry.parents
-            (building / entry.name).symlink_to(entry.relative_to(building) if is_inside else entry)
-    launcher = building / "sbin" / program.name
+        if entry.name != "sbin" and not (staging / entry.name).exists():
+            is_inside = staging in entry.parents
+            (staging / entry.name).symlink_to(entry.relative_to(staging) if is_inside else entry)
+    launcher = staging / "sbin" / program.name
     launcher.parent.mkdir()
-    command, base_option = _shell_word(program, building), f" --basedir={_shell_word(base, building)}"
+    command, base_option = _shell_word(program, staging), f" --basedir={_shell_word(base, staging)}"
     what = "a program with its base directory"
     write_executable(launcher, _LAUNCHER.format(what=what, digest=digest, command=command, options=base_option))
     server = identify(launcher)
     name = f"{server.kind}-{server.version}-{digest[:8]}"
-    launcher_path = str(launcher.relative_to(building))
+    launcher_path = str(launcher.relative_to(staging))
     receipt = {"program": launcher_path, "taken_from": str(source.resolve())}
-    (building / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
+    (staging / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
     return name, launcher_path
 
 
-def _shell_word(path: Path, building: Path) -> str:
-    """A path for the launcher that stays valid when `building` is renamed: relative to it if inside, absolute otherwise."""
-    if building in (path, *path.parents):
-        return '"$root"/' + shlex.quote(str(path.relative_to(building)))
+def _shell_word(path: Path, staging: Path) -> str:
+    """A path for the launcher that stays valid when `staging` is renamed: relative to `staging` if inside it, else absolute."""
+    if staging in (path, *path.parents):
+        return '"$root"/' + shlex.quote(str(path.relative_to(staging)))
     return shlex.quote(str(path))
 
 
@@ -388,17 +388,17 @@ def _base_directory(folder: Path) -> Path:
 
 def _find_program(base: Path) -> Path:
     for prefix in (base, base / "usr"):
-        for folder in _FOLDERS:
-            for name in _PROGRAMS:
+        for folder in _PROGRAM_FOLDERS:
+            for name in _PROGRAM_NAMES:
                 if (path := prefix / folder / name).is_file():
                     return path
     raise ServerMissing(
-        f"{base} contains no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
+        f"{base} contains no server program (looked for {' and '.join(_PROGRAM_NAMES)} in {', '.join(_PROGRAM_FOLDERS)})",
         "Name the directory that holds bin and share of MySQL, Percona Server or MariaDB, or its tarball.",
     )
 
 
-_UNFINISHED = ".building-"
+_UNFINISHED_PREFIX = ".building-"
 
 
 @dataclass(frozen=True)
@@ -406,13 +406,12 @@ class Recipe:
     """One server that `howfar servers get` can install."""
 
     kind: str
-    server: str
-    """Name of the program."""
+    program_name: str
     selection: PackageSelection
     description: str
 
 
-# Both programs start without perl, which their packages require for scripts that are not used here.
+# Both servers start without perl, which their packages require for scripts that are not used here.
 RECIPES = {
     "mysql": Recipe(
         "mysql",
@@ -420,7 +419,7 @@ RECIPES = {
         PackageSelection("sid", "mysql-server-core", excluded=("perl",)),
         "the newest MySQL that Debian has",
     ),
-    # Its plugins, such as ed25519, are in a package that also installs a service; fetch that package without its dependencies.
+    # MariaDB's plugins, such as ed25519, are in a package that also installs a service; fetch that package without dependencies.
     "mariadb-11": Recipe(
         "mariadb",
         "mariadbd",
@@ -438,15 +437,15 @@ def install_recipe(name: str, on_step: Callable[[str], None]) -> tuple[PrivateIn
     with _locked_home() as home:
         if (existing := find_install(name, list_installs())) is not None:
             return existing, False
-        with _temporary_directory(home) as building:
-            return _build(RECIPES[name], home, building, on_step), True
+        with _temporary_directory(home) as staging:
+            return _build_install(RECIPES[name], home, staging, on_step), True
 
 
 def install_from(source: Path, on_step: Callable[[str], None]) -> tuple[PrivateInstall, bool]:
     """Install the server in `source`, a directory or a tarball; returns the install, and whether this call created it. Raises
     ServerMissing, ServerCrashed, LabError."""
-    with _locked_home() as home, _temporary_directory(home) as building:
-        root = building / "root"
+    with _locked_home() as home, _temporary_directory(home) as staging:
+        root = staging / "root"
         root.mkdir()
         name, program = build_from_source(source, root, on_step)
         if (existing := next((install for install in list_installs() if install.name == name), None)) is not None:
@@ -465,7 +464,7 @@ def _locked_home() -> Iterator[Path]:
     try:
         home.mkdir(exist_ok=True)
         with lock(home.with_suffix(".lock"), exclusive=True):
-            for stale in home.glob(f"{_UNFINISHED}*"):
+            for stale in home.glob(f"{_UNFINISHED_PREFIX}*"):
                 shutil.rmtree(stale)
             yield home
     except OSError as error:
@@ -477,29 +476,29 @@ def _locked_home() -> Iterator[Path]:
 
 @contextmanager
 def _temporary_directory(home: Path) -> Iterator[Path]:
-    building = home / f"{_UNFINISHED}{os.getpid()}"
-    building.mkdir()
+    staging = home / f"{_UNFINISHED_PREFIX}{os.getpid()}"
+    staging.mkdir()
     try:
-        yield building
+        yield staging
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _build(recipe: Recipe, home: Path, building: Path, on_step: Callable[[str], None]) -> PrivateInstall:
-    apt = building / "apt"
+def _build_install(recipe: Recipe, home: Path, staging: Path, on_step: Callable[[str], None]) -> PrivateInstall:
+    apt = staging / "apt"
     apt.mkdir()
     packages = fetch_packages(recipe.selection, apt, on_step)
     server_package = next(package for package in packages if package.name.startswith(f"{recipe.selection.package}_"))
     version = _run_command(
         ["dpkg-deb", "--field", str(server_package), "Version"], f"reading {server_package.name}"
     ).strip()
-    root = building / f"{recipe.kind}-{version.rpartition(':')[2]}"  # without the epoch
+    root = staging / f"{recipe.kind}-{version.rpartition(':')[2]}"  # without the epoch
     root.mkdir()
     on_step("unpacking")
     (root / PACKAGES).mkdir()
-    for package in packages:  # none of their scripts is run
+    for package in packages:  # without running their scripts
         _run_command(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
-    launcher = relocate(root, recipe.server)
+    launcher = relocate(root, recipe.program_name)
     if identify(launcher).kind != recipe.kind:
         raise ServerMissing(f"the program of {server_package.name} does not say that it is {recipe.kind}")
     program = str(launcher.relative_to(root))

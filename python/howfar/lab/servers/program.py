@@ -20,16 +20,17 @@ _VERSIONED_DIRECTORIES = (
     "/usr/lib/postgresql[0-9]*/bin",
     "/usr/libexec/postgresql[0-9]*",
 )
-"""Directories of each PostgreSQL version's programs, outside PATH, on Debian, Red Hat (PostgreSQL's own packages), SUSE and Alpine."""
+"""Directories outside PATH with the programs of one PostgreSQL version, on Debian, Red Hat (with PostgreSQL's own packages), SUSE and
+Alpine."""
 _VERSION_PATTERN = re.compile(r"Ver (\d\S*)")
-_KINDS_BY_CALLED_NAME = ("redis", "valkey", "memcached")
-_BANNERS = {
+_NAME_DEPENDENT_KINDS = ("redis", "valkey", "memcached")
+_BANNER_PATTERNS = {
     "postgresql": re.compile(r"^postgres \(PostgreSQL\) (\d\S*)"),
     "redis": re.compile(r"^Redis server v=(\d\S*)"),
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""For each kind of server whose output of `--version` begins with the server's name: a pattern of that output."""
+"""Patterns of the output of `--version`, for the kinds of server whose output begins with the server's name."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,23 @@ class Program:
 
 
 def find_program(names: Sequence[str], kind: str) -> Path | None:
-    """The first of `names`, in PATH, /usr/sbin and similar directories, that reports this kind. Raises ServerCrashed."""
-    versions = sorted(
+    """Find a program that has one of `names` and reports this kind, in PATH, /usr/sbin and similar directories; None if there is none.
+    Raises ServerCrashed."""
+    versioned_directories = sorted(
         (directory for pattern in _VERSIONED_DIRECTORIES for directory in Path("/").glob(pattern[1:])),
-        key=_version_in,
+        key=_version_of_directory,
         reverse=True,
     )
-    path = os.pathsep.join([os.environ.get("PATH", ""), *EXTRA_DIRECTORIES, *map(str, versions)])
+    path = os.pathsep.join([os.environ.get("PATH", ""), *EXTRA_DIRECTORIES, *map(str, versioned_directories)])
     for name in names:
         file = shutil.which(name, path=path)
         if file is not None and kind_of(_version_output(Path(file))) == kind:
             # redis-server is often a link to a program whose behaviour depends on the name by which it is called.
-            return Path(file).absolute() if kind in _KINDS_BY_CALLED_NAME else Path(file).resolve()
+            return Path(file).absolute() if kind in _NAME_DEPENDENT_KINDS else Path(file).resolve()
     return None
 
 
-def _version_in(directory: Path) -> float:
+def _version_of_directory(directory: Path) -> float:
     """The version number in a directory's path; 0 if there is none."""
     match = re.search(r"\d+(\.\d+)?", str(directory))
     return float(match.group()) if match is not None else 0.0
@@ -88,7 +90,7 @@ def sha256_of(path: Path) -> str:
 
 def kind_of(output: str) -> str | None:
     """The kind, from the output of `--version`; None if unknown. Of the known kinds only servers derived from MySQL print `Ver`."""
-    for kind, pattern in _BANNERS.items():
+    for kind, pattern in _BANNER_PATTERNS.items():
         if pattern.search(output):
             return kind
     if _VERSION_PATTERN.search(output) is None:
@@ -97,8 +99,8 @@ def kind_of(output: str) -> str | None:
 
 
 def version_of(output: str) -> str | None:
-    """The version, from the output of `--version`; None if it is not there."""
-    matches = (pattern.search(output) for pattern in (*_BANNERS.values(), _VERSION_PATTERN))
+    """The version, from the output of `--version`; None if the output contains none."""
+    matches = (pattern.search(output) for pattern in (*_BANNER_PATTERNS.values(), _VERSION_PATTERN))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
@@ -112,7 +114,7 @@ def _version_output(path: Path) -> str:
             output = _run_version(path, ())
         except ServerCrashed:
             output = ""
-        if kind_of(output) not in _BANNERS:
+        if kind_of(output) not in _BANNER_PATTERNS:
             raise
         return output
 

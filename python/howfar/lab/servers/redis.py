@@ -12,12 +12,12 @@ from howfar.contract.receipt import SessionView
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
-from howfar.lab.servers.text_protocol import Lines, parse_pairs, send_command
+from howfar.lab.servers.text_protocol import LineConnection, parse_pairs, send_command
 
 REDIS_NAMES = ("redis-server",)
 VALKEY_NAMES = ("valkey-server",)
 PACKAGE = "redis-server"
-_METRICS = {
+_METRIC_NAMES = {
     "total_net_input_bytes": "bytes_received",
     "total_net_output_bytes": "bytes_sent",
     "total_commands_processed": "requests",
@@ -27,11 +27,12 @@ _METRICS = {
     "evicted_keys": "evicted_keys",
     "rejected_connections": "rejected_connections",
 }
-_COUNTERS = (*_METRICS, "total_error_replies", "total_forks")
-"""Names of counters; a snapshot omits those that a release does not have."""
+"""Names in `ServerMetrics` of the server's counters."""
+_COUNTERS = (*_METRIC_NAMES, "total_error_replies", "total_forks")
+"""Names of counters; a snapshot omits those that the server does not have."""
 _COMMAND_COUNTER_PREFIX = "cmdstat_"
 _STATEMENT_COUNTERS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
-_FACTS = (
+_RECEIPT_SETTINGS = (
     "maxclients",
     "maxmemory",
     "maxmemory-policy",
@@ -85,7 +86,7 @@ class RedisDialect:
                 "tls-cert-file": str(settings.tls.certificate),
                 "tls-key-file": str(settings.tls.key),
                 "tls-ca-cert-file": str(settings.tls.ca),
-                "tls-auth-clients": "no",  # otherwise it requires client certificates
+                "tls-auth-clients": "no",  # otherwise the server requires client certificates
             }
         bind = ("--bind", *(settings.address or "127.0.0.1").split(","))
         return [
@@ -94,34 +95,34 @@ class RedisDialect:
             *(word for name, value in options.items() for word in (f"--{name}", value)),
         ]
 
-    def version(self, lines: Lines) -> str:
-        info = parse_pairs(send_command(lines, "INFO", "server"), "\r\n", ":")
+    def version(self, connection: LineConnection) -> str:
+        info = parse_pairs(send_command(connection, "INFO", "server"), "\r\n", ":")
         version = info.get("valkey_version", info.get("redis_version"))
         if version is None:
             raise LabError("the server does not report its version as Redis does")
         return version
 
-    def counters(self, lines: Lines) -> dict[str, int]:
-        info = parse_pairs(send_command(lines, "INFO", "all"), "\r\n", ":")
-        counters = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
-        counters |= dict.fromkeys(_STATEMENT_COUNTERS, 0)  # it lists a command only after its first call
+    def counters(self, connection: LineConnection) -> dict[str, int]:
+        info = parse_pairs(send_command(connection, "INFO", "all"), "\r\n", ":")
+        counters = {_METRIC_NAMES.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
+        counters |= dict.fromkeys(_STATEMENT_COUNTERS, 0)  # the server lists a command only after its first call
         for name, value in info.items():
             if name.startswith(_COMMAND_COUNTER_PREFIX):
                 counters[name] = int(parse_pairs(value, ",", "=").get("calls", "0"))
         return counters | {"statements": sum(counters[name] for name in _STATEMENT_COUNTERS)}
 
-    def count_keys(self, lines: Lines) -> int:
-        return int(send_command(lines, "DBSIZE"))
+    def count_keys(self, connection: LineConnection) -> int:
+        return int(send_command(connection, "DBSIZE"))
 
-    def other_clients(self, lines: Lines) -> tuple[str, ...]:
-        own_id = str(send_command(lines, "CLIENT", "ID"))
-        clients = (parse_pairs(line, " ", "=") for line in send_command(lines, "CLIENT", "LIST").splitlines())
-        return tuple(_host(client) for client in clients if client.get("id") != own_id)
+    def other_clients(self, connection: LineConnection) -> tuple[str, ...]:
+        own_id = str(send_command(connection, "CLIENT", "ID"))
+        clients = (parse_pairs(line, " ", "=") for line in send_command(connection, "CLIENT", "LIST").splitlines())
+        return tuple(_client_address(client) for client in clients if client.get("id") != own_id)
 
-    def facts(self, lines: Lines) -> dict[str, str]:
-        reply = send_command(lines, "CONFIG", "GET", "*")
+    def facts(self, connection: LineConnection) -> dict[str, str]:
+        reply = send_command(connection, "CONFIG", "GET", "*")
         settings = dict(zip(reply[::2], reply[1::2], strict=True))
-        return {name: settings[name] for name in _FACTS if name in settings}
+        return {name: settings[name] for name in _RECEIPT_SETTINGS if name in settings}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxclients"])
@@ -136,18 +137,18 @@ class RedisDialect:
             violations.append("the server forked to write its data to a file during the trial")
         return violations
 
-    def has_tls(self, lines: Lines) -> bool:
-        return bool(send_command(lines, "CONFIG", "GET", "tls-port"))
+    def has_tls(self, connection: LineConnection) -> bool:
+        return bool(send_command(connection, "CONFIG", "GET", "tls-port"))
 
-    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
-        """The server's view of this session. The server does not report encryption, but the session's port; its TLS port accepts only
-        TLS."""
-        client = parse_pairs(send_command(lines, "CLIENT", "INFO").strip(), " ", "=")
+    def view(self, connection: LineConnection, settings: StoreSettings) -> SessionView:
+        """The server's view of this session. The server does not report whether a session is encrypted, but to which port it is
+        connected, and the TLS port accepts only TLS."""
+        client = parse_pairs(send_command(connection, "CLIENT", "INFO").strip(), " ", "=")
         uses_tls = settings.tls is not None and client.get("laddr", "").endswith(f":{settings.port}")
-        version, cipher = lines.tls if uses_tls else (None, None)
-        host, listener = _host(client), client.get("laddr", "")
+        version, cipher = connection.tls if uses_tls else (None, None)
+        host, listener = _client_address(client), client.get("laddr", "")
         return SessionView(host=host, ssl_version=version, ssl_cipher=cipher, listener=listener)
 
 
-def _host(client: Mapping[str, str]) -> str:
+def _client_address(client: Mapping[str, str]) -> str:
     return "localhost" if "U" in client.get("flags", "") else client.get("addr", "")

@@ -52,11 +52,11 @@ from howfar.paths.path import Row
 _ANSWER_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """Time limit for an answer over the path, where a dead link or hop does not close the connection."""
-_CONNECTION_LOST = (2002, 2003, 2006, 2013)
+_CONNECTION_LOST_ERRORS = (2002, 2003, 2006, 2013)
 """Client errors: cannot connect (socket, TCP), server has gone away, connection lost during a query."""
 _SYNTAX_ERROR = 1064
 """Number of the error whose message quotes the statement."""
-_METRICS = {
+_METRIC_NAMES = {
     "Questions": "requests",
     "Bytes_received": "bytes_received",
     "Bytes_sent": "bytes_sent",
@@ -68,9 +68,10 @@ _METRICS = {
     "Innodb_row_lock_time": "lock_wait_ms",
     "Threads_running": "running",
 }
+"""Names in `ServerMetrics` of the server's counters."""
 _STATEMENT_COUNTERS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
 _COUNTERS = (
-    *_METRICS,
+    *_METRIC_NAMES,
     *_STATEMENT_COUNTERS,
     "Com_stmt_prepare",
     "Com_stmt_execute",
@@ -87,7 +88,7 @@ _COUNTERS = (
 )
 """Names of counters; a snapshot omits those that a server does not have."""
 _CLIENT_COUNTERS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
-_FACTS = (
+_RECEIPT_SETTINGS = (
     "version",
     "version_comment",
     "max_connections",
@@ -116,7 +117,7 @@ class SqlServer(TableServer):
         self.kind = dialect.kind
         self._settings = settings
         self._dialect = dialect
-        self._admin: pymysql.Connection[DictCursor] | None = None
+        self._admin_session: pymysql.Connection[DictCursor] | None = None
         context = settings.context
         port = context.port(3306) if settings.networking else None
         init_file = context.work / "init.sql"
@@ -145,7 +146,7 @@ class SqlServer(TableServer):
                 "Is the machine overloaded?",
             ),
         )
-        self._admin = self.connect(_ANSWER_TIMEOUT_S)
+        self._admin_session = self.connect(_ANSWER_TIMEOUT_S)
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
         limits = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
         self._check_capacity(int(limits["connections"]))
@@ -170,7 +171,7 @@ class SqlServer(TableServer):
         """Wait until the server has read its pages into memory. Raises LabError."""
 
         def status() -> str:
-            return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
+            return self._show_values(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
 
         if (self._settings.data / "ib_buffer_pool").exists():
             self._wait_until(
@@ -196,7 +197,7 @@ class SqlServer(TableServer):
         try:
             return _connect(UnixTarget(path=str(self.socket)), self._settings.password, timeout_s, None)
         except pymysql.Error as error:
-            self._check_alive("when asked for a connection", lost=_is_connection_lost(error))
+            self._check_alive("when asked for a connection", connection_lost=_is_connection_lost(error))
             raise LabError(f"connecting to {self.socket} failed: {error}{self._last_output()}") from error
 
     @contextlib.contextmanager
@@ -213,26 +214,26 @@ class SqlServer(TableServer):
             yield run_query
 
     def query(self, sql: str, label: str | None = None) -> list[Row]:
-        assert self._admin is not None, "the server is ready"
+        assert self._admin_session is not None, "the server is ready"
         try:
-            with self._admin.cursor() as cursor:
+            with self._admin_session.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {label or repr(sql[:60])}", lost=_is_connection_lost(error))
+            self._check_alive(f"during {label or repr(sql[:60])}", connection_lost=_is_connection_lost(error))
             if label is not None:
                 raise LabError(
                     f"the server refused {label}: {_message_without_statement(error)}{self._last_output()}"
                 ) from None
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._last_output()}") from error
 
-    def _status(self, names: tuple[str, ...], *, kind: str = "GLOBAL STATUS") -> dict[str, str]:
-        listed = ", ".join(f"'{name}'" for name in names)
-        rows = self.query(f"SHOW {kind} WHERE Variable_name IN ({listed})")
+    def _show_values(self, names: tuple[str, ...], *, kind: str = "GLOBAL STATUS") -> dict[str, str]:
+        quoted_names = ", ".join(f"'{name}'" for name in names)
+        rows = self.query(f"SHOW {kind} WHERE Variable_name IN ({quoted_names})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
 
     def read_counts(self) -> ServerCounts:
-        status = {name: int(value) for name, value in self._status(_CLIENT_COUNTERS).items()}
+        status = {name: int(value) for name, value in self._show_values(_CLIENT_COUNTERS).items()}
         # A driver's ping counts as an administrative command, not as a question.
         round_trips = status["Questions"] + status["Com_admin_commands"]
         present = status["Threads_connected"] - 1
@@ -243,10 +244,10 @@ class SqlServer(TableServer):
         return tuple(str(row["HOST"]) for row in self.query(sql))
 
     def snapshot(self) -> dict[str, int]:
-        return convert_counters({name: int(value) for name, value in self._status(_COUNTERS).items()})
+        return convert_counters({name: int(value) for name, value in self._show_values(_COUNTERS).items()})
 
     def _facts(self) -> dict[str, str]:
-        return self._status(_FACTS, kind="GLOBAL VARIABLES")
+        return self._show_values(_RECEIPT_SETTINGS, kind="GLOBAL VARIABLES")
 
     def session_probe(self) -> SessionProbe:
         return partial(_view_session, self._settings.password)
@@ -256,15 +257,15 @@ class SqlServer(TableServer):
         return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
 
     def disconnect(self) -> None:
-        if self._admin is not None:
+        if self._admin_session is not None:
             with contextlib.suppress(pymysql.Error, OSError):
-                self._admin.close()
-            self._admin = None
+                self._admin_session.close()
+            self._admin_session = None
 
 
 def convert_counters(status: Mapping[str, int]) -> dict[str, int]:
     """Convert the counters of SHOW STATUS to those of a snapshot."""
-    counters = {_METRICS.get(name, name): count for name, count in status.items()}
+    counters = {_METRIC_NAMES.get(name, name): count for name, count in status.items()}
     if all(name in status for name in _STATEMENT_COUNTERS):
         # Com_select does not include answers from a query cache.
         counters["statements"] = sum(status[name] for name in _STATEMENT_COUNTERS) + status.get("Qcache_hits", 0)
@@ -307,11 +308,11 @@ def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | N
 
 
 def _is_connection_lost(error: pymysql.Error) -> bool:
-    return bool(error.args) and error.args[0] in _CONNECTION_LOST
+    return bool(error.args) and error.args[0] in _CONNECTION_LOST_ERRORS
 
 
 def _message_without_statement(error: pymysql.Error) -> str:
-    """The server's message, without the statement if the message quotes it: it may contain a secret."""
+    """The server's message; if it quotes the statement, only the error's number, because a statement may contain a secret."""
     return f"error {_SYNTAX_ERROR}, which quotes it" if error.args[:1] == (_SYNTAX_ERROR,) else str(error)
 
 
@@ -330,27 +331,27 @@ def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> No
         server.query(f"SELECT COUNT(*) FROM sbtest{number} FORCE INDEX (k_{number}) WHERE k > 0")
 
 
-def _load_first_table(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
+def _load_first_table(server: SqlServer, size: int, rows: Rows, rows_file: Path) -> None:
     server.query(
         "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, "
         f"c {rows.c_type} DEFAULT '' NOT NULL, pad {rows.pad_type} DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
     )
     server.query("SET SESSION unique_checks = 0")
     for chunk in row_chunks(rows, size):
-        stream.write_bytes(chunk)
+        rows_file.write_bytes(chunk)
         server.query(
-            f"LOAD DATA INFILE '{stream}' INTO TABLE sbtest1 FIELDS TERMINATED BY '\\t' LINES TERMINATED BY '\\n' "
+            f"LOAD DATA INFILE '{rows_file}' INTO TABLE sbtest1 FIELDS TERMINATED BY '\\t' LINES TERMINATED BY '\\n' "
             f"{rows.columns}"
         )
-    stream.unlink(missing_ok=True)
+    rows_file.unlink(missing_ok=True)
     server.query("CREATE INDEX k_1 ON sbtest1 (k)")
 
 
 def _copy_first_table(server: SqlServer, count: int, database: Path) -> None:
     server.query("FLUSH TABLES sbtest1 FOR EXPORT")
     for number in range(2, count + 1):
-        for ending in ("ibd", "cfg"):
-            shutil.copyfile(database / f"sbtest1.{ending}", database / f"sbtest{number}.{ending}")
+        for extension in ("ibd", "cfg"):
+            shutil.copyfile(database / f"sbtest1.{extension}", database / f"sbtest{number}.{extension}")
     server.query("UNLOCK TABLES")
     for number in range(2, count + 1):
         server.query(f"ALTER TABLE sbtest{number} IMPORT TABLESPACE")
@@ -368,15 +369,17 @@ class SqlStore(TableStore):
         self._dialect = dialect
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
-        """Start a server for replication, with networking, on the first content, without waiting for it, so that several servers can
-        start in parallel. The caller stops it."""
-        return self._serve(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
+        """Start a server for replication, with networking, on the data of the first content. Several servers can start in parallel:
+        this does not wait until the server is ready. The caller stops it."""
+        return self._serve(
+            self._data_directory(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log
+        )
 
     def _initialise(self, data: Path) -> None:
         self._dialect.initialise(self.program.path, data)
 
-    def _adopt(self, data: Path) -> None:
-        self._dialect.adopt(data)
+    def _renew_identity(self, data: Path) -> None:
+        self._dialect.renew_identity(data)
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._create_empty(data)

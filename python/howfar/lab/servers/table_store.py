@@ -33,7 +33,7 @@ from howfar.lab.servers.program import Program
 from howfar.plan.estimate import ROWS_PER_S
 from howfar.plan.factors import Content
 
-_UNFINISHED = "building-"
+_UNFINISHED_PREFIX = "building-"
 _MAX_TEMPLATES_BYTES = 16 * 2**30
 """Maximum size of a directory of templates. Beyond it the least recently used templates are removed, but never the one just built."""
 
@@ -56,7 +56,7 @@ def copy_or_build_template(templates: Path, name: str, target: Path, build: Call
             return True
         _remove_unfinished(templates)
         build(target)
-        unfinished = templates / f"{_UNFINISHED}{os.getpid()}"
+        unfinished = templates / f"{_UNFINISHED_PREFIX}{os.getpid()}"
         copy_tree(target, unfinished)
         os.utime(unfinished)
         unfinished.rename(template)
@@ -67,23 +67,21 @@ def copy_or_build_template(templates: Path, name: str, target: Path, build: Call
 def remove_unfinished_templates(root: Path) -> None:
     """Remove the unfinished templates that killed processes left in all directories of templates below `root`."""
     for templates in root.glob("*/"):
-        if not any(templates.glob(f"{_UNFINISHED}*")):
+        if not any(templates.glob(f"{_UNFINISHED_PREFIX}*")):
             continue
-        with (
-            (templates / "lock").open("a") as file,
-            contextlib.suppress(BlockingIOError),
-        ):  # a process that holds the lock removes them itself
+        # If another process holds the lock, leave the templates to that process.
+        with (templates / "lock").open("a") as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_unfinished(templates)
 
 
 def _remove_unfinished(templates: Path) -> None:
     """Remove unfinished templates. The caller holds the directory's lock exclusively, so no template is being built."""
-    for stale in templates.glob(f"{_UNFINISHED}*"):
+    for stale in templates.glob(f"{_UNFINISHED_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
 
 
-def _size(directory: Path) -> int:
+def _disk_bytes(directory: Path) -> int:
     """Size of a directory on disk, in bytes. Files that vanish meanwhile count as 0."""
     total = 0
     for folder, _, names in os.walk(directory):
@@ -98,18 +96,18 @@ def _remove_oldest(templates: Path, keep: Path) -> None:
         (template for template in templates.iterdir() if template.is_dir()),
         key=lambda template: template.stat().st_mtime,
     )
-    total = sum(_size(template) for template in oldest_first)
+    total = sum(_disk_bytes(template) for template in oldest_first)
     for template in oldest_first:
         if total <= _MAX_TEMPLATES_BYTES or template == keep:
             continue
-        total -= _size(template)
+        total -= _disk_bytes(template)
         shutil.rmtree(template, ignore_errors=True)
 
 
 ROW_BYTES = 250
 """Bytes of a row with its share of the index on `k`, as InnoDB stores it: 10 tables of 1 000 000 rows took 2.4 GB."""
 POOL_PER_DATA = 1.25
-"""Ratio of the buffer pool's size to the tables' size, so that no page of the tables is ever evicted."""
+"""Ratio of the buffer pool's size to the tables' size. It is large enough that no page of the tables is ever evicted."""
 
 LOADED_TEMPLATES = "templates/loaded"
 """Directory of the templates with loaded tables, relative to the cache."""
@@ -154,7 +152,7 @@ class TableStore(Store):
         """Create a data directory without tables at `data`. Raises LabError, ServerCrashed, ServerMissing."""
 
     @abstractmethod
-    def _adopt(self, data: Path) -> None:
+    def _renew_identity(self, data: Path) -> None:
         """Give a copy of a data directory its own identity."""
 
     @abstractmethod
@@ -175,9 +173,9 @@ class TableStore(Store):
 
     def preparation(self) -> str:
         missing = [
-            each
-            for each in self.tables.contents
-            if not (cache_home() / LOADED_TEMPLATES / self._template(each)).is_dir()
+            content
+            for content in self.tables.contents
+            if not (cache_home() / LOADED_TEMPLATES / self._template_name(content)).is_dir()
         ]
         if not missing or self.tables.count == 0:
             return "copying the server's data, usually a few seconds"
@@ -190,7 +188,7 @@ class TableStore(Store):
         (context.work / "tmp").mkdir()
         was_copied = [self._create_data(content) for content in self.tables.contents]
         return DataFacts(
-            data_file_system=file_system_of(self._data(self.tables.contents[0])),
+            data_file_system=file_system_of(self._data_directory(self.tables.contents[0])),
             data_from_template=all(was_copied),
             tables=self.tables.count,
             table_size=self.tables.size,
@@ -199,7 +197,7 @@ class TableStore(Store):
 
     def discard(self) -> None:
         for content in self.tables.contents:
-            shutil.rmtree(self._data(content), ignore_errors=True)
+            shutil.rmtree(self._data_directory(content), ignore_errors=True)
 
     def start(
         self,
@@ -212,30 +210,30 @@ class TableStore(Store):
         content = content or self.tables.contents[0]
         if content not in self.tables.contents:
             raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")
-        return wait_ready(self._serve(self._data(content), networking=networking, tls=tls))
+        return wait_ready(self._serve(self._data_directory(content), networking=networking, tls=tls))
 
-    def _data(self, content: Content) -> Path:
+    def _data_directory(self, content: Content) -> Path:
         return self.context.work / ("data" if content == "digits" else f"data-{content}")
 
     def _create_data(self, content: Content) -> bool:
         """Create the data directory of one content; returns whether its template existed."""
-        data = self._data(content)
+        data = self._data_directory(content)
         if self.tables.count == 0:
             return self._create_empty(data)
         rows = find_rows(content)
         was_copied = copy_or_build_template(
             cache_home() / LOADED_TEMPLATES,
-            self._template(content),
+            self._template_name(content),
             data,
             lambda directory: self._load(directory, rows),
         )
-        self._adopt(data)
+        self._renew_identity(data)
         return was_copied
 
-    def _template(self, content: Content) -> str:
+    def _template_name(self, content: Content) -> str:
         return template_name(self.program, self.tables.count, self.tables.size, find_rows(content))
 
     def _create_empty(self, data: Path) -> bool:
         was_copied = copy_or_build_template(self._cache / "empty", self.program.key, data, self._initialise)
-        self._adopt(data)
+        self._renew_identity(data)
         return was_copied

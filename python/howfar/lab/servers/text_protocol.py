@@ -13,21 +13,21 @@ from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, PeerConnection, PeerEr
 
 
 class ServerError(LabError):
-    """A server's error reply, which is in `reply`."""
+    """A server answered with an error, whose text is `reply`."""
 
     def __init__(self, request: str, reply: str) -> None:
         super().__init__(f"the server answered {request!r} with {reply[:200]!r}")
         self.reply = reply
 
 
-class Lines:
+class LineConnection:
     """A connection whose protocol consists of lines that end in CR LF, and of counted bytes between them. Errors are LabErrors."""
 
     def __init__(self, peer: PeerConnection) -> None:
         self.peer = peer
 
     @classmethod
-    def connect(cls, target: Target, timeout_s: float, tls_context: ssl.SSLContext | None = None) -> Lines:
+    def connect(cls, target: Target, timeout_s: float, tls_context: ssl.SSLContext | None = None) -> LineConnection:
         """Connect; `timeout_s` limits connecting and each answer. Raises LabError."""
         address = describe_address(target)
         sock: socket.socket | None = None
@@ -51,7 +51,7 @@ class Lines:
             raise LabError(f"connecting with TLS to {address} failed: {error}") from error
         return cls(peer)
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LineConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,30 +75,30 @@ class Lines:
         return self.peer.read_line().decode(errors="replace")
 
     def read_exactly(self, count: int) -> str:
-        """Read `count` bytes and the end of line after them; returns the bytes as text. Raises ValueError, LabError."""
+        """Read `count` bytes, which CR LF must follow; returns the bytes as text. Raises ValueError, LabError."""
         text = self.peer.read(count, MAX_BYTES).decode(errors="replace")
         if self.peer.read(2) != b"\r\n":
-            raise ValueError("a text that is longer than was announced")
+            raise ValueError("the text is longer than was announced")
         return text
 
     def close(self) -> None:
         self.peer.close()
 
 
-def send_command(lines: Lines, *arguments: str) -> Any:
+def send_command(connection: LineConnection, *arguments: str) -> Any:
     """Send a command in RESP; returns the answer. Raises ServerError with the server's error, LabError."""
     encoded = [word.encode() for word in arguments]
-    lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
+    connection.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
     try:
-        line = lines.read_line()
+        line = connection.read_line()
         if line.startswith("-"):
             raise ServerError(arguments[0], line[1:])
-        return _parse_answer(lines, line)
+        return _parse_answer(connection, line)
     except (ValueError, RecursionError) as error:
         raise LabError(f"the server's answer to {arguments[0]} is not RESP") from error
 
 
-def _parse_answer(lines: Lines, line: str) -> Any:
+def _parse_answer(connection: LineConnection, line: str) -> Any:
     """Parse the answer that begins with this line. Raises ValueError, RecursionError, LabError."""
     kind, rest = line[:1], line[1:]
     match kind:
@@ -107,9 +107,9 @@ def _parse_answer(lines: Lines, line: str) -> Any:
         case ":":
             return int(rest)
         case "$":
-            return None if rest == "-1" else lines.read_exactly(int(rest))
+            return None if rest == "-1" else connection.read_exactly(int(rest))
         case "*":
-            return [_parse_answer(lines, lines.read_line()) for _ in range(max(int(rest), 0))]
+            return [_parse_answer(connection, connection.read_line()) for _ in range(max(int(rest), 0))]
     raise ValueError(line[:200])
 
 
@@ -122,8 +122,7 @@ def split_parts(text: str, delimiter: str) -> list[str]:
 
 
 def parse_pairs(text: str, delimiter: str, equals: str) -> dict[str, str]:
-    """Parse names and values from a text like `a=1 b=2`, as in INFO and CLIENT LIST. `delimiter` is the space here, `equals` the `=`.
-    Raises LabError."""
+    """Parse names and values from a text such as `a=1 b=2`, in which `delimiter` is the space and `equals` is `=`. Raises LabError."""
     words = (word.partition(equals) for word in split_parts(text, delimiter))
     return {name.strip(): value for name, separator, value in words if separator}
 
@@ -131,12 +130,12 @@ def parse_pairs(text: str, delimiter: str, equals: str) -> dict[str, str]:
 _ERROR_REPLIES = ("ERROR", "CLIENT_ERROR", "SERVER_ERROR")
 
 
-def query_stats(lines: Lines, section: str = "") -> dict[str, str]:
+def query_stats(connection: LineConnection, section: str = "") -> dict[str, str]:
     """Query Memcached's statistics; returns them by name. Raises ServerError, LabError."""
     request = f"stats {section}".strip()
-    lines.send(request.encode() + b"\r\n")
+    connection.send(request.encode() + b"\r\n")
     statistics: dict[str, str] = {}
-    while (line := lines.read_line()) != "END":
+    while (line := connection.read_line()) != "END":
         kind, _, rest = line.partition(" ")
         name, _, value = rest.partition(" ")
         if kind in _ERROR_REPLIES:

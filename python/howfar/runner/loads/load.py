@@ -15,28 +15,30 @@ from howfar.contract.messages import (
     Event,
     IntervalFigures,
     LoadJob,
-    PageJob,
+    ServiceName,
     Session,
     WindowFigures,
     Workload,
 )
 from howfar.contract.receipt import ArrivalsReceipt, TrialReceipt
 from howfar.engine.process import Launcher
-from howfar.engine.run_load import LoadOutcome
+from howfar.engine.run_load import LoadOutcome, MeasuredJob
 from howfar.plan.factors import offered_per_s
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import Plan
 from howfar.store.records import Arm, Measured
 from howfar.testbed import CollectedReceipt, LoadFacts, TrialEnvironment, Trust
 
-Job = TypeVar("Job", bound=LoadJob | PageJob)
-Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadOutcome]
-"""Runs a load or page job. Raises EngineError."""
+Job = TypeVar("Job", bound=MeasuredJob)
+Measure = Callable[[MeasuredJob, Launcher, Callable[[Event], None]], LoadOutcome]
+"""Runs a job. Raises EngineError."""
 
 
 class TrialLoad(ABC, Generic[Job]):
     """The load of one trial: its job, and the checks and figures of the job's outcome."""
 
+    kind: ClassVar[str] = ""
+    """The kind of workload that it is the load of. Empty: of several."""
     unit: ClassVar[str] = "transaction"
     """What the load counts as done."""
 
@@ -46,6 +48,27 @@ class TrialLoad(ABC, Generic[Job]):
     @classmethod
     def check_plan(cls, plan: Plan) -> None:
         """Check the combination of the plan's settings, each of which is valid alone. Raises PlanError."""
+
+    @classmethod
+    def find_auxiliary_servers(cls, plan: Plan) -> tuple[str, ...]:
+        """Kinds of the servers that the load needs in addition to the plan's. Raises ServerMissing, ServerCrashed."""
+        return ()
+
+    @classmethod
+    def table_statements(cls, plan: Plan) -> tuple[str, ...]:
+        """SQL that creates the load's own tables, before each trial. Empty: it uses the tables that were filled beforehand. Raises
+        ServerMissing, ServerCrashed."""
+        return ()
+
+    @classmethod
+    def find_application(cls, plan: Plan) -> str:
+        """The real application that some cells need: a name in `lab.application.application_kinds()`. Empty: none."""
+        return ""
+
+    @classmethod
+    def check_client(cls, plan: Plan, service: ServiceName) -> None:
+        """Check that the programs of the client's host are installed. `service`: what the main server provides. Raises
+        MissingError."""
 
     @classmethod
     @abstractmethod
@@ -117,7 +140,7 @@ def make_session(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool 
     )
 
 
-def _arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
+def _arrivals_receipt(job: MeasuredJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
     """The requests that were due in the window at the job's rate, and what became of them. None: closed loop."""
     arrivals = outcome.finished.open_loop
     if job.arrivals is None or arrivals is None:

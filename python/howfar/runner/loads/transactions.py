@@ -1,14 +1,13 @@
-"""Loads of SQL transactions: those of sysbench, single inserts, and updates of one row."""
+"""Loads of SQL transactions: those of sysbench, and the base class of others."""
 
 from __future__ import annotations
 
 from howfar.contract.messages import Finished, KeyValue, LoadJob, Sysbench, Workload
 from howfar.contract.services import is_redis
-from howfar.engine.inserts import single_row_inserts, single_row_updates
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import LoadOutcome
-from howfar.plan.factors import ROW_BYTES
-from howfar.plan.types import READS_ONLY, Plan
+from howfar.plan.types import Plan
+from howfar.plan.workload import WORKLOADS
 from howfar.runner.loads.load import TrialLoad, make_load_job, rate_difference
 from howfar.store.records import Arm
 from howfar.testbed import LoadFacts, TrialEnvironment
@@ -21,7 +20,17 @@ class TransactionLoad(TrialLoad[LoadJob]):
 
     @classmethod
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> TransactionLoad:
-        return cls(make_statements_job(plan, arm, environment, seed), int(plan.workload.kind not in READS_ONLY))
+        return cls(cls.make_job(plan, arm, environment, seed), int(not WORKLOADS[plan.workload.kind].reads_only))
+
+    @classmethod
+    def make_job(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
+        return make_load_job(plan, arm, environment, seed, cls.make_workload(plan, arm))
+
+    @classmethod
+    def make_workload(cls, plan: Plan, arm: Arm) -> Workload:
+        """The engine's workload of an arm."""
+        tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
+        return Sysbench.model_validate(plan.workload.model_dump() | tables)
 
     def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
         return load_facts(outcome, self.job, self._commits)
@@ -31,23 +40,6 @@ class TransactionLoad(TrialLoad[LoadJob]):
             *mismatches(self.job, outcome.ready.receipt, must_resume=True),
             *rate_difference(self.job, outcome),
         )
-
-
-def make_statements_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
-    return make_load_job(plan, arm, environment, seed, _workload(plan, arm))
-
-
-def _workload(plan: Plan, arm: Arm) -> Workload:
-    if plan.workload.kind == "single_row_inserts":
-        return single_row_inserts(ROW_BYTES.level_in(arm.factors))
-    if plan.workload.kind == "single_row_updates":
-        return single_row_updates(1)
-    return _sysbench(plan)
-
-
-def _sysbench(plan: Plan) -> Sysbench:
-    tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
-    return Sysbench.model_validate(plan.workload.model_dump() | tables)
 
 
 def load_facts(outcome: LoadOutcome, job: LoadJob, commits_per_transaction: int) -> LoadFacts:

@@ -13,7 +13,7 @@ pub struct Unpacker {
     header: [u8; FRAME_HEADER_LEN],
     header_len: usize,
     /// Payload bytes of the current frame still to come; valid once the header is complete.
-    missing: usize,
+    payload_bytes_left: usize,
     /// The frame's length before compression; valid once the header is complete.
     unpacked_len: usize,
     /// The part of a compressed payload that has come.
@@ -44,9 +44,9 @@ impl Unpacker {
             if self.header_len < FRAME_HEADER_LEN && !self.take_header(&mut input)? {
                 return Ok(());
             }
-            let (part, rest) = input.split_at(self.missing.min(input.len()));
+            let (part, rest) = input.split_at(self.payload_bytes_left.min(input.len()));
             input = rest;
-            self.missing -= part.len();
+            self.payload_bytes_left -= part.len();
             let start = out.len();
             if self.unpacked_len == 0 {
                 out.extend_from_slice(part);
@@ -54,7 +54,7 @@ impl Unpacker {
                 return Err(Malformed::Compressed(
                     "stands for more than is taken at once",
                 ));
-            } else if self.missing > 0 {
+            } else if self.payload_bytes_left > 0 {
                 self.body.extend_from_slice(part);
             } else if self.body.is_empty() {
                 codec.decompress(part, self.unpacked_len, out)?;
@@ -66,7 +66,7 @@ impl Unpacker {
                 self.body.shrink_to(1 << 14);
             }
             self.renumberer.renumber(&mut out[start..]);
-            if self.missing > 0 {
+            if self.payload_bytes_left > 0 {
                 return Ok(());
             }
             self.header_len = 0;
@@ -87,8 +87,8 @@ impl Unpacker {
             let bytes = &self.header[offset..offset + 3];
             frame::parse_header([bytes[0], bytes[1], bytes[2], 0]).0
         };
-        (self.missing, self.unpacked_len) = (read_length(0), read_length(4));
-        if self.missing == 0 && self.unpacked_len > 0 {
+        (self.payload_bytes_left, self.unpacked_len) = (read_length(0), read_length(4));
+        if self.payload_bytes_left == 0 && self.unpacked_len > 0 {
             return Err(Malformed::Compressed("is empty"));
         }
         // The first frame of an answer has number 1, since the command's frame had 0.
@@ -115,20 +115,20 @@ impl Unpacker {
 struct Renumberer {
     header: [u8; HEADER_LEN],
     header_len: usize,
-    missing: usize,
+    payload_bytes_left: usize,
     next_number: u8,
 }
 
 impl Renumberer {
     fn is_between_packets(&self) -> bool {
-        self.header_len == 0 && self.missing == 0
+        self.header_len == 0 && self.payload_bytes_left == 0
     }
 
     fn renumber(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
-            if self.missing > 0 {
-                let part = self.missing.min(bytes.len());
-                self.missing -= part;
+            if self.payload_bytes_left > 0 {
+                let part = self.payload_bytes_left.min(bytes.len());
+                self.payload_bytes_left -= part;
                 bytes = &mut bytes[part..];
                 continue;
             }
@@ -137,7 +137,7 @@ impl Renumberer {
             if self.header_len == HEADER_LEN {
                 bytes[0] = self.next_number;
                 self.next_number = self.next_number.wrapping_add(1);
-                self.missing = frame::parse_header(self.header).0;
+                self.payload_bytes_left = frame::parse_header(self.header).0;
                 self.header_len = 0;
             }
             bytes = &mut bytes[1..];

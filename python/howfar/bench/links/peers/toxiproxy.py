@@ -30,7 +30,7 @@ MODULE: Final = "github.com/Shopify/toxiproxy/v2/cmd/server@latest"
 _GO_PATH: Final = "/usr/local/go/bin:/usr/lib/go/bin"
 _API_PORT, _PROXY_PORT = 8474, 8475
 _TIMEOUT_S: Final = 20.0
-_BUILD_S: Final = 600.0
+_BUILD_TIMEOUT_S: Final = 600.0
 
 
 class Toxiproxy:
@@ -43,8 +43,8 @@ class Toxiproxy:
         output = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S
         ).stdout.strip()
-        built = _module_version(program)
-        return f"toxiproxy {built}" if built else output or PROGRAM
+        module_version = _module_version(program)
+        return f"toxiproxy {module_version}" if module_version else output or PROGRAM
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
@@ -101,10 +101,10 @@ def build() -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_BUILD_S,
+            timeout=_BUILD_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise LabError(f"`go install {MODULE}` took more than {_BUILD_S:.0f} s", "Try again later.") from error
+        raise LabError(f"`go install {MODULE}` took more than {_BUILD_TIMEOUT_S:.0f} s", "Try again later.") from error
     if completed.returncode != 0:
         raise LabError(f"`go install {MODULE}` failed: {completed.stdout.strip()[-500:]}")
     # Moved when complete, so that no other process finds a partial program.
@@ -130,7 +130,7 @@ def _responds(server: ManagedProcess, api: Api) -> bool:
     if not server.alive():
         raise LabError("toxiproxy ended before it answered", f"Try `{PROGRAM} -host 127.0.0.1` by hand.")
     with contextlib.suppress(OSError):
-        return bool(api.ask("GET", "/version"))
+        return bool(api.request("GET", "/version"))
     return False
 
 
@@ -140,15 +140,15 @@ class Api:
     def __init__(self, cable: BareCable) -> None:
         self._host = cable.server_host
 
-    def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
-        """The answer to a request. Raises OSError; LabError when it refuses."""
+    def request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
+        """Send a request and return the answer. Raises OSError; LabError if toxiproxy refuses it."""
 
         def exchange() -> tuple[int, bytes]:
             connection = http.client.HTTPConnection(SERVER_ADDRESS, _API_PORT, timeout=_TIMEOUT_S)
             with contextlib.closing(connection):
                 connection.request(method, path, None if body is None else json.dumps(body))
-                answer = connection.getresponse()
-                return answer.status, answer.read()
+                response = connection.getresponse()
+                return response.status, response.read()
 
         status, content = self._host.run(exchange)
         if status >= 400:
@@ -171,7 +171,7 @@ class Toxic:
 
 
 def toxics(point: LinkPoint) -> tuple[list[Toxic], str]:
-    """The proxy's toxics and a note. The RTT is rounded to whole milliseconds; an odd one goes downstream."""
+    """The proxy's toxics and a note. The RTT is rounded to whole milliseconds; of an odd number, the larger half is downstream."""
     rtt_ms = round(point.rtt_ms)
     requested_toxics: list[Toxic] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
@@ -188,13 +188,13 @@ def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[Prob
     """A new proxy with its toxics, so that nothing of the previous one remains."""
     requested, note = toxics(point)
     try:
-        if b'"link"' in api.ask("GET", "/proxies"):
-            api.ask("DELETE", "/proxies/link")
+        if b'"link"' in api.request("GET", "/proxies"):
+            api.request("DELETE", "/proxies/link")
         upstream = f"{SERVER_ADDRESS}:{cable.echo_port}"
         listen = f"{SERVER_ADDRESS}:{_PROXY_PORT}"
-        api.ask("POST", "/proxies", {"name": "link", "listen": listen, "upstream": upstream, "enabled": True})
+        api.request("POST", "/proxies", {"name": "link", "listen": listen, "upstream": upstream, "enabled": True})
         for toxic in requested:
-            api.ask("POST", "/proxies/link/toxics", toxic.body)
+            api.request("POST", "/proxies/link/toxics", toxic.body)
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"toxiproxy did not answer: {error}") from error
     return cable.probed_link(_PROXY_PORT, pid), note

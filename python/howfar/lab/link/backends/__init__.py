@@ -1,4 +1,4 @@
-"""Back-ends, which carry packets from one host to the other. Each has one file and one line of registration; the bare cable is here.
+"""Back-ends, which carry packets from one host to the other: each in its own file with one line of registration, the bare cable here.
 
 A back-end gets a network whose hosts are not cabled yet; it cables them and returns a `BackendLink`.
 """
@@ -16,7 +16,7 @@ from howfar.lab.network import Network, cable_directly
 
 DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
-"""Back-ends that can shape a rate."""
+"""Back-ends that can limit the rate."""
 NAMES = (*SHAPING, "none")
 """Names of all back-ends. Command lines need them without importing the back-ends."""
 

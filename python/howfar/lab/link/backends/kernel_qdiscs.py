@@ -44,7 +44,7 @@ class QdiscLink:
         if reason:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {reason}")
         for name in DIRECTIONS:
-            device = _device(name, self._network.ends)
+            device = _shaping_device(name, self._network.ends)
             lines = qdisc_batch(spec, name, compensate_ns, self._network.ends)
             kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
             # Replacing a discipline by one of the same kind and handle changes it and keeps its queue; a different tree starts empty.
@@ -56,9 +56,9 @@ class QdiscLink:
             try:
                 self._network.base.tc(lines)
             except LabError as error:
-                missing = "netem" if any("netem" in line for line in lines) else "tbf"
+                discipline = "netem" if any("netem" in line for line in lines) else "tbf"
                 raise LinkFailed(
-                    f"this kernel does not support {missing}: {error.message}",
+                    f"this kernel does not support {discipline}: {error.message}",
                     "Use --link-backend packet, which needs no queueing discipline; `howfar links` shows what is here.",
                 ) from error
             self._kinds_by_device[device] = kinds
@@ -67,8 +67,8 @@ class QdiscLink:
         return None
 
 
-def _device(name: DirectionName, ends: LinkAddresses) -> str:
-    """The device that shapes a direction: packets to the server are shaped where they leave the bridge towards the server."""
+def _shaping_device(name: DirectionName, ends: LinkAddresses) -> str:
+    """The device that shapes a direction: the one through which the direction's packets leave the bridge."""
     return ends.server_middle if name == "to_server" else ends.client_middle
 
 
@@ -81,8 +81,8 @@ def tbf_rate(rate_bps: int, mtu: int) -> int:
 def qdisc_batch(
     spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: LinkAddresses = CLIENT_LINK
 ) -> list[str]:
-    """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
-    direction, device, rate_bps = spec.direction(name), _device(name, ends), spec.mean_rate_bps(name)
+    """Lines for `tc -batch`: netem at the root if delay or random effects are requested, and tbf below it, or alone, for the rate."""
+    direction, device, rate_bps = spec.direction(name), _shaping_device(name, ends), spec.mean_rate_bps(name)
     lines, parent = [], "root"
     delay_ns = max(spec.delay_ns(name) - compensate_ns, 0)
     netem = []
@@ -96,14 +96,14 @@ def qdisc_batch(
     if isinstance(direction.loss, IndependentLoss):
         netem.append(f"loss random {direction.loss.probability:%}")
     elif direction.loss is not None:
-        chain = (direction.loss.to_bad, direction.loss.to_good, direction.loss.loss_bad, direction.loss.loss_good)
-        netem.append("loss gemodel " + " ".join(f"{share:%}" for share in chain))
+        parameters = (direction.loss.to_bad, direction.loss.to_good, direction.loss.loss_bad, direction.loss.loss_good)
+        netem.append("loss gemodel " + " ".join(f"{share:%}" for share in parameters))
     if direction.duplicate:
         netem.append(f"duplicate {direction.duplicate:%}")
     if direction.corrupt:
         netem.append(f"corrupt {direction.corrupt:%}")
     elif netem:
-        netem.append("corrupt 0%")  # without it, a changed netem would keep its old value
+        netem.append("corrupt 0%")  # a netem that is changed keeps the old value of an option that is not given
     if netem:
         lines.append(f"qdisc replace dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"
@@ -131,7 +131,7 @@ class KernelBackend:
             if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):
                 return "netem draws its own random numbers; leave out --seed"
             if rate_bps is not None:
-                queue_bytes, is_explicit = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
+                queue_bytes, is_explicit = spec.queue_bytes(name), bool(direction.queue_bytes or direction.queue_ns)
                 if is_explicit and queue_bytes < BURST_BYTES:
                     return "tbf's queue is never shorter than its bucket of 128 KiB"
                 if queue_bytes > _MAX_QUEUE_BYTES:

@@ -42,9 +42,7 @@ class PacketLink:
         )
         with self._lock:
             self._engine.send(message)
-            self._request_stats(
-                reset=False
-            )  # replies come in order: once this one arrives, the new parameters are in force
+            self._request_stats(reset=False)  # the reply shows that the earlier message has taken effect
 
     def stats(self, *, reset: bool = False) -> LinkStats:
         with self._lock:

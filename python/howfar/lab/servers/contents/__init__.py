@@ -1,8 +1,8 @@
-"""The rows of the tables, by content. A sysbench table is a stream for LOAD DATA: ids in order, `k` uniform over the ids,
-`c` of 119 bytes and `pad` of 59 bytes, as sysbench fills its columns. So every content gives answers of the same length.
+"""The rows of the tables, by content, as lines for LOAD DATA: ids in ascending order, `k` uniform over the ids, `c` of 119 bytes and
+`pad` of 59 bytes, as in sysbench. So the answers to a query have the same length with every content.
 
-The seed is fixed, so the rows are the same on every machine. sysbench would draw `k` from its current distribution; as no statement of
-oltp_read_only reads `k`, a uniform distribution has the same effect.
+The seed is fixed, so the rows are the same on every machine. sysbench would draw `k` from its current distribution. A uniform
+distribution has the same effect, because no statement of oltp_read_only reads `k`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _make_groups(random: np.random.Generator, count: int, groups: int) -> Bytes:
     return cells.reshape(count, -1)[:, :-1]
 
 
-_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
+_HEX_DIGITS = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
 class Incompressible:
@@ -112,14 +112,14 @@ class Incompressible:
 def _make_hex(random: np.random.Generator, count: int, length: int) -> Bytes:
     """Random bytes in hexadecimal; shape (count, 2 * length)."""
     values = random.integers(0, 256, size=(count, length), dtype=np.uint8)
-    return _HEX[np.stack([values >> 4, values & 15], axis=-1)].reshape(count, -1)
+    return _HEX_DIGITS[np.stack([values >> 4, values & 15], axis=-1)].reshape(count, -1)
 
 
 _ZIPF_EXPONENT = 1.0
 """With this exponent the n-th most frequent word has weight 1/n, as in prose."""
 _SENTENCE_WORDS = 12
 """Mean number of words in a sentence."""
-_SPACE, _STOP = ord(" "), ord(".")
+_SPACE, _FULL_STOP = ord(" "), ord(".")
 
 
 class ZipfText:
@@ -170,7 +170,7 @@ def _make_prose(random: np.random.Generator, length: int) -> Bytes:
     cells, sizes = letters[chosen], lengths[chosen]
     starts_sentence = np.roll(ends_sentence, 1)
     cells[starts_sentence, 0] -= ord("a") - ord("A")
-    cells[ends_sentence, sizes[ends_sentence]] = _STOP
+    cells[ends_sentence, sizes[ends_sentence]] = _FULL_STOP
     is_kept = np.arange(letters.shape[1]) < (sizes + 1 + ends_sentence)[:, None]
     prose: Bytes = cells[is_kept][:length]
     assert prose.size == length, "a fifth more words than the mean length requires are always enough"
@@ -180,7 +180,7 @@ def _make_prose(random: np.random.Generator, length: int) -> Bytes:
 def _make_columns(random: np.random.Generator, count: int, width: int) -> Bytes:
     """Columns of sentences; shape (count, width). A value that would end in a space, which CHAR drops, ends in a full stop instead."""
     columns = _make_prose(random, count * width).reshape(count, width)
-    columns[columns[:, -1] == _SPACE, -1] = _STOP
+    columns[columns[:, -1] == _SPACE, -1] = _FULL_STOP
     return columns
 
 

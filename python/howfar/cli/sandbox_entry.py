@@ -1,0 +1,58 @@
+"""How a command enters its sandbox: if possible, before importing what only the process inside needs. Has few imports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from howfar.errors import LabError, MissingError, SandboxForbidden
+
+_COMMANDS: dict[str, tuple[str, ...]] = {
+    "lab": (),
+    "predict": (),
+    "replay": ("--statements",),
+    "run": ("--on",),
+}
+"""Commands that run in a sandbox, each with the options that avoid the sandbox."""
+_HELP = ("-h", "--help")
+_COMMAND_WITH_PROGRAM_EXIT_CODE = "lab"
+"""The command whose exit code is that of the user's program."""
+_EXIT_CODES_IF_KILLED = (1, 137)
+"""Exit codes after a sandbox was killed: 1 from `unshare` if its first process was killed (howfar itself never exits with 1), 137 if
+`unshare` was killed."""
+
+
+def enter_early(words: Sequence[str]) -> int | None:
+    """Run this process's command in a sandbox if its arguments show that it needs one, and return its exit code.
+
+    Returns None if the command needs no sandbox, if this process may already be in one, or if none is allowed; the command then
+    decides what to do.
+    Raises LabError when the sandbox was killed.
+    """
+    if not needs_sandbox(words) or os.getpid() == 1:
+        return None
+    from howfar.lab import sandbox
+
+    try:
+        code = sandbox.run_inside()
+    except (SandboxForbidden, MissingError):
+        return None
+    return code if words[0] == _COMMAND_WITH_PROGRAM_EXIT_CODE else check_not_killed(code)
+
+
+def needs_sandbox(words: Sequence[str]) -> bool:
+    """Whether the command with these arguments runs in a sandbox, as far as can be told without parsing all its options."""
+    if not words or words[0] not in _COMMANDS:
+        return False
+    options = words[: words.index("--")] if "--" in words else words
+    return not any(option.partition("=")[0] in (*_HELP, *_COMMANDS[words[0]]) for option in options)
+
+
+def check_not_killed(code: int) -> int:
+    """Return the exit code of a process in the sandbox. Raises LabError if it means that the sandbox was killed."""
+    if code in _EXIT_CODES_IF_KILLED:
+        raise LabError(
+            "the sandbox was killed by another process",
+            "Memory may have run out; see `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
+        )
+    return code

@@ -1,0 +1,1 @@
+"""Loads of key-value stores alone."""

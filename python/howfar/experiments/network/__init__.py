@@ -1,0 +1,1 @@
+"""Sessions over a network: curves of throughput, compression, encryption, response times at a rate, programs on the path."""

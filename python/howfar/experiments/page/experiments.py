@@ -1,0 +1,7 @@
+"""The experiment on pages, for the registry of experiments."""
+
+from __future__ import annotations
+
+from howfar.experiments.page.report import Pages
+
+EXPERIMENTS = (Pages(),)
