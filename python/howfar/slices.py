@@ -6,6 +6,7 @@ its folder and its name here; to remove it, remove both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,13 +18,31 @@ SLICES = ("replication", "key_value", "page", "network")
 
 _FOLDER = Path(__file__).parent / "experiments"
 _PLANS = (Path(__file__).parent / "plan" / "shipped", *(_FOLDER / part / "plans" for part in SLICES))
+REGISTERED: Mapping[str, tuple[str, ...]] = {
+    "application": ("APPLICATIONS",),
+    "experiments": ("EXPERIMENTS",),
+    "factors": ("FACTORS", "NAMINGS", "SERVER_LINKS"),
+    "hosts": ("APPLICATIONS", "SERVER_GROUPS"),
+    "lab_command": ("GROUP_OPTIONS",),
+    "load": ("LOADS", "MEASUREMENTS"),
+    "plan": ("WORKLOADS", "TABLES", "CHECKS"),
+    "preflight": ("SERVER_SUPPORT",),
+    "records": ("FAULTS",),
+    "server_groups": ("SERVER_GROUPS",),
+    "setup": ("WORKLOAD_NOTES",),
+    "waits": ("ACKNOWLEDGEMENTS",),
+}
+"""Tuples that the core asks for, by module of a slice. A module has one or more of them."""
 T = TypeVar("T")
 
 
 def collect(module: str, name: str, kind: type[T]) -> tuple[T, ...]:
     """The values of type `kind` that the slices' modules called `module` register in their tuple `name`."""
+    assert name in REGISTERED[module], f"{module}.{name} is not in REGISTERED"
     found: list[T] = []
     for part in _modules(module):
+        # A module that is still being imported would seem to register nothing.
+        assert any(hasattr(part, known) for known in REGISTERED[module]), f"{part.__name__} registers nothing"
         for value in getattr(part, name, ()):
             assert isinstance(value, kind), f"{part.__name__}.{name} holds {value!r}, not {kind.__name__}"
             found.append(value)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shipped import skip_without
 from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, attribute, limit_of, tcp
 from tests.unit.made_curves import Cell, run_of
 from tests.unit.synthetic_run import arms, synthetic_run
@@ -219,6 +220,8 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_limit_of_a_load(name: str) -> None:
     case, resource, confidence, figures = VERDICTS[name]
+    if resource is Resource.ACKNOWLEDGEMENT:
+        skip_without("replication")
     limit = limit_of(case)
     assert limit.resource is resource, limit.says
     assert limit.says.startswith(fill(LIMITS[limit.id], **limit.parameters))

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from click.testing import CliRunner
+from tests.shipped import skip_without
 
 from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
@@ -135,6 +136,8 @@ def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
     ],
 )
 def test_a_real_link_is_not_set(arguments: tuple[str, ...], what: str) -> None:
+    if {"--replica-rtt", "--distances"} & set(arguments):
+        skip_without("replication")
     done = CliRunner().invoke(run, ["paths", *arguments], standalone_mode=False)
     assert isinstance(done.exception, UsageError) and what in done.exception.message + done.exception.advice
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.shipped import skip_without_workload
+from tests.shipped import skip_without, skip_without_workload
 
 from howfar.analysis.summary import workload_line
 from howfar.contract.environment import RunEnvironment
@@ -150,6 +150,8 @@ REFUSED = [
 def test_what_makes_no_sense_is_refused_with_its_line(
     tmp_path: Path, old: str, new: str, message: str, at: str
 ) -> None:
+    if at in ("row", "replication"):
+        skip_without("replication")
     assert old in PLAN
     text = PLAN.replace(old, new)
     with pytest.raises(PlanError) as caught:

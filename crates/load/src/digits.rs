@@ -104,8 +104,8 @@ fn ten_letters(random: &mut RandomStream) -> [u8; LETTERS_PER_DRAW as usize] {
     })
 }
 
-/// Scale 64 random bits to a number in `0..bound` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
-/// `bound` is below 2^54.
+/// Scale 64 random bits to a number in `0..bound` (Lemire 2019). The probabilities of any two values differ by a factor of at most
+/// 1 + 2^-10, because `bound` is below 2^54.
 #[inline]
 fn scale(bits: u64, bound: u64) -> u64 {
     ((u128::from(bits) * u128::from(bound)) >> 64) as u64

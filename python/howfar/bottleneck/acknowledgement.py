@@ -7,4 +7,4 @@ from howfar.slices import collect
 
 _NONE = Acknowledgement("acknowledgement", lambda trials: None, *[""] * 9)
 """No slice has such commits, so that none of these texts is used."""
-ACKNOWLEDGEMENT: Acknowledgement = next(iter(collect("waits", "ACKNOWLEDGEMENTS", Acknowledgement)), _NONE)
+(ACKNOWLEDGEMENT,) = collect("waits", "ACKNOWLEDGEMENTS", Acknowledgement) or (_NONE,)

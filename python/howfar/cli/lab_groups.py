@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ class GroupOptions:
     directory for files, and whether clients read option files."""
 
 
-_GROUPS = collect("lab_command", "GROUP_OPTIONS", GroupOptions)
+@cache
+def _groups() -> tuple[GroupOptions, ...]:
+    return collect("lab_command", "GROUP_OPTIONS", GroupOptions)
 
 
 def group_options(command: Command) -> Command:
     """Add all these options to a command."""
-    for group in reversed(_GROUPS):
+    for group in reversed(_groups()):
         for add_option in reversed(group.options):
             command = add_option(command)
     return command
@@ -47,13 +50,13 @@ def group_options(command: Command) -> Command:
 def read_group_options(values: dict[str, Any], server: str) -> Plan | None:
     """Take the parameters of these options out of `values`, and return the plan that they request; None if they request none. Raises
     UsageError, PlanError, ServerMissing."""
-    plans = [group.read({name: values.pop(name) for name in group.names}, server) for group in _GROUPS]
+    plans = [group.read({name: values.pop(name) for name in group.names}, server) for group in _groups()]
     return next((plan for plan in plans if plan is not None), None)
 
 
 def describe_groups(factors: FactorLevels) -> list[str]:
     """The group of servers that a cell requests, in words; empty for a server on its own."""
-    return [text for group in _GROUPS if (text := group.describe(factors))]
+    return [text for group in _groups() if (text := group.describe(factors))]
 
 
 def group_variables(server_group: ServerGroup, work: Path, has_option_files: bool) -> dict[str, str]:
@@ -61,6 +64,6 @@ def group_variables(server_group: ServerGroup, work: Path, has_option_files: boo
     `has_option_files`: whether clients read option files."""
     return {
         name: value
-        for group in _GROUPS
+        for group in _groups()
         for name, value in group.variables(server_group, work, has_option_files).items()
     }

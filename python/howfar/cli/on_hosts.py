@@ -269,9 +269,8 @@ def prepare_hosts(
                 fitted = hosts[roles.server].within(fit_plan, plan, True)
                 plan, notes = fitted.plan, (*notes, *fitted.notes)
             _check_movable(plan, hosts, roles, swaps)
-            hosts[roles.client].within(
-                load_class(plan).check_client, plan, hosts[roles.server].within(service_of, plan)
-            )
+            if (load := load_class(plan)).find_application(plan):
+                hosts[roles.client].within(load.check_client, plan, hosts[roles.server].within(service_of, plan))
             for name in roles.replicas:
                 plan, notes = _without_unsupported_levels(
                     plan, notes, name, hosts[name].within(unsupported_by_server, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from howfar.cli.hide_arguments import may_hold_password
 from howfar.errors import LabError, MissingError, SandboxForbidden
 
 _COMMANDS: dict[str, tuple[str, ...]] = {
@@ -14,6 +15,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("--on",),
 }
 """Commands that run in a sandbox, each with the options that avoid the sandbox."""
+_KEPT = " Finished trials are in the run file; `howfar resume` continues it."
 _HELP = ("-h", "--help")
 _COMMAND_WITH_PROGRAM_EXIT_CODE = "lab"
 """The command whose exit code is that of the user's program."""
@@ -37,22 +39,32 @@ def enter_early(words: Sequence[str]) -> int | None:
         code = sandbox.run_inside()
     except (SandboxForbidden, MissingError):
         return None
-    return code if words[0] == _COMMAND_WITH_PROGRAM_EXIT_CODE else check_not_killed(code)
+    return (
+        code if words[0] == _COMMAND_WITH_PROGRAM_EXIT_CODE else check_not_killed(code, has_run_file=words[0] == "run")
+    )
 
 
 def needs_sandbox(words: Sequence[str]) -> bool:
-    """Whether the command with these arguments runs in a sandbox, as far as can be told without parsing all its options."""
+    """Whether the command with these arguments runs in a sandbox, as far as can be told without parsing all its options.
+
+    False if one of them may hold a password: `unshare` would show it in `ps`, and the command may refuse it without a sandbox.
+    """
     if not words or words[0] not in _COMMANDS:
         return False
     options = words[: words.index("--")] if "--" in words else words
+    if any(may_hold_password(*pair) for pair in zip(options[1:], options, strict=False)):
+        return False
     return not any(option.partition("=")[0] in (*_HELP, *_COMMANDS[words[0]]) for option in options)
 
 
-def check_not_killed(code: int) -> int:
-    """Return the exit code of a process in the sandbox. Raises LabError if it means that the sandbox was killed."""
+def check_not_killed(code: int, *, has_run_file: bool) -> int:
+    """Return the exit code of a process in the sandbox. Raises LabError if it means that the sandbox was killed.
+
+    `has_run_file`: whether the command keeps finished trials in a run file.
+    """
     if code in _EXIT_CODES_IF_KILLED:
         raise LabError(
             "the sandbox was killed by another process",
-            "Memory may have run out; see `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
+            f"Memory may have run out; see `dmesg`.{_KEPT if has_run_file else ''}",
         )
     return code

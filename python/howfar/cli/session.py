@@ -57,7 +57,7 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
     if sandbox.inside():
         return None
     leave()
-    return check_not_killed(sandbox.run_inside())
+    return check_not_killed(sandbox.run_inside(), has_run_file=True)
 
 
 def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:

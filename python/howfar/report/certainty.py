@@ -20,7 +20,7 @@ TEXTS: Texts = {
     "probably": "probably:",
     "observed": "in this run,",
     # Without an answer.
-    "missing": "Not at all yet: everything was measured too few times for intervals, so any figure may be chance.",
+    "missing": "Not at all yet: everything was measured too few times for intervals, so differences may be chance.",
     "resume": "howfar resume FILE",
     "resume-stopped": "howfar resume FILE --time-budget 10min",
     # How sure.
@@ -118,7 +118,7 @@ def _is_claim(finding: Finding) -> bool:
 
 
 def _continued(sentence: str) -> str:
-    """The sentence as a part of another. A first word with another capital, or with a digit, is a name and stays as it is."""
+    """The sentence as a part of another. A first word with a further capital is a name and stays as it is."""
     first_word = sentence.partition(" ")[0]
     return sentence if first_word[1:] != first_word[1:].lower() else sentence[:1].lower() + sentence[1:]
 

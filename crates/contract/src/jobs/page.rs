@@ -1,4 +1,4 @@
-//! The page job, as `page.py` defines it.
+//! The page job, as `experiments/page/plan.py` defines it.
 
 use std::collections::BTreeMap;
 

@@ -148,7 +148,7 @@ def _describe(plan: StoredPlan) -> str:
     if len(described) < len(pages):
         return PAGE_OPERATION.plural
     rows = f"table of {plan.data.table_size if plan.data else '?'} rows, drawn evenly"
-    keys = plan.keys.describe() if plan.keys else "?? keys"
+    keys = plan.keys.describe() if plan.keys else "? keys with values of ? bytes, drawn evenly"
     return "; ".join([*described, rows, keys])
 
 

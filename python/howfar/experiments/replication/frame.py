@@ -142,7 +142,12 @@ def _phantoms_text(row: ModeComparison) -> str:
 
 
 def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False) -> tuple[str, ...]:
-    notes = [note(TEXTS["connections-noted"], threads=threads) for threads in sorted({row.threads for row in rows})]
+    estimates = [each for row in rows for each in (row.commits_per_s, row.cost, row.lost_per_crash)]
+    has_intervals = any(each is not None and each.low is not None for each in estimates)
+    notes = [
+        note(TEXTS["connections-noted"], threads=threads, intervals=has_intervals)
+        for threads in sorted({row.threads for row in rows})
+    ]
     lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
     notes += [note(TEXTS["little-proof"], crashes=lossless_row.crashes)] if lossless_row else []
     notes += [

@@ -18,7 +18,7 @@ TEXTS: Texts = {
     "costs": "What waiting for a replica costs",
     "costs-and-losses": "What waiting for a replica costs, and what a crash loses",
     "losses": "What a crash loses, and what each mode costs",
-    "connections-noted": "{threads:of connection}; 95 % intervals in square brackets",
+    "connections-noted": "{threads:of connection}{intervals:?; 95 % intervals in square brackets}",
     "strict": "durability strict: each commit is flushed before it is acknowledged{memory:?, but here only to memory}",
     "relaxed": "durability relaxed: the log is flushed every second, not at each commit",
     "off": "durability off: no commit is flushed before it is acknowledged",
