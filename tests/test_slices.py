@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from howfar.slices import SLICES
+from tests.core_names import core_files, names_matter
 from tests.slices import ROOT, copy_without
 
 _WORDS_OF_ALL = "golden or frozen or schema or tidy or sizes or documents or documentation"
@@ -41,3 +42,12 @@ def test_the_rest_works_without_a_slice(slice_name: str, tmp_path: Path) -> None
 def test_a_slice_is_a_folder_with_a_name_of_its_own() -> None:
     assert len(set(SLICES)) == len(SLICES)
     assert all((ROOT / "python" / "howfar" / "experiments" / name / "__init__.py").is_file() for name in SLICES)
+
+
+NAMING_FILES = 16
+"""Number of files of the core that name an experiment's matter; only to be lowered."""
+
+
+def test_the_core_names_no_experiment() -> None:
+    found = [path.name for path in core_files() if names_matter(path)]
+    assert len(found) == NAMING_FILES, found
