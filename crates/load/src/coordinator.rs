@@ -171,7 +171,7 @@ struct Workers {
     channels: Vec<(Sender<Command>, Arc<OwnedFd>)>,
     worker_events: Receiver<WorkerEvent>,
     /// Number of workers that have not ended.
-    running_workers: usize,
+    running: usize,
     /// Number of workers that have completed their part of the log, and the sum of its counts.
     logged: (usize, OutcomeCounts),
     /// Number of workers that have stopped, and the number of statements that the servers answered to them.
@@ -218,7 +218,7 @@ impl Workers {
             channels.push((command_sender, wake_fd));
         }
         Ok(Self {
-            running_workers: channels.len(),
+            running: channels.len(),
             channels,
             worker_events,
             logged: (0, OutcomeCounts::default()),
@@ -284,7 +284,7 @@ impl Workers {
             {
                 Ok(WorkerEvent::Passed(passed)) => window_collector.add_edge(passed)?,
                 Ok(WorkerEvent::Failed(failed)) => {
-                    self.running_workers -= 1;
+                    self.running -= 1;
                     return Err(failed);
                 }
                 Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
@@ -316,13 +316,13 @@ impl Workers {
     fn stop(&mut self, command: Command) {
         for command in [command, Command::Abandon] {
             self.send_to_all(command);
-            while self.running_workers > 0 {
+            while self.running > 0 {
                 match self.worker_events.recv_timeout(GOODBYE_LIMIT) {
                     Ok(WorkerEvent::Stopped(answered)) => {
-                        self.running_workers -= 1;
+                        self.running -= 1;
                         self.answered = (self.answered.0 + 1, self.answered.1 + answered);
                     }
-                    Ok(WorkerEvent::Failed(_)) => self.running_workers -= 1,
+                    Ok(WorkerEvent::Failed(_)) => self.running -= 1,
                     Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
                     Ok(_) => {}
                     Err(_) => break,

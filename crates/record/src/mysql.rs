@@ -505,7 +505,7 @@ impl Mysql {
             (Some(Pending::Fields), _) if !is_eof(message.length, first_byte) => {}
             (_, OK) => self.end_result(ok_status(payload)),
             (_, EOF) if is_eof(message.length, first_byte) => {
-                self.end_result(eof_status(payload).ok())
+                self.end_result(eof_status(payload).ok());
             }
             // The client sends the file next.
             (_, LOCAL_INFILE) => {}

@@ -204,7 +204,7 @@ impl Postgres {
                 self.unsynced_messages = 0;
             }
             b'P' | b'B' | b'E' | b'C' | b'D' => {
-                self.unsynced_messages = self.unsynced_messages.saturating_add(1)
+                self.unsynced_messages = self.unsynced_messages.saturating_add(1);
             }
             _ => {}
         }
