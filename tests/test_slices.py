@@ -16,6 +16,7 @@ from tests.slices import ROOT, copy_without
 
 _WORDS_OF_ALL = "golden or frozen or schema or tidy or sizes or documents or documentation"
 """Tests of words and lists that name every slice: the keys of the JSON report, goldens, documents, sizes of folders."""
+_MARKS = "not lab and not slow and not thorough and not alone"
 
 
 @pytest.mark.parametrize("slice_name", SLICES)
@@ -37,16 +38,8 @@ def test_the_rest_works_without_a_slice(slice_name: str, tmp_path: Path) -> None
     run("mypy", "python", "tests")
     assert "paths" in run("howfar", "plans")
     with TemporaryDirectory() as short:  # paths of Unix sockets must be short
-        run(
-            *("pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", f"--basetemp={short}/t"),
-            *(
-                "-m",
-                "not lab and not slow and not thorough and not alone",
-                "-k",
-                f"not ({_WORDS_OF_ALL})",
-                "tests/unit",
-            ),
-        )
+        options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", f"--basetemp={short}/t")
+        run("pytest", *options, "-m", _MARKS, "-k", f"not ({_WORDS_OF_ALL})", "tests/unit")
 
 
 def test_a_slice_is_a_folder_with_a_name_of_its_own() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.made import build, build_trial, latency, with_receipt
 from tests.unit.made_replication import MS, run_of
+from tests.unit.rendered import is_short
 
-from howfar.analysis.answer import MAX_WORDS, UNRESOLVED, sentence
+from howfar.analysis.answer import UNRESOLVED, sentence
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import (
@@ -142,7 +143,8 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
         1,
         85,
     )
-    assert summary.answer.why == sentence([cause], TEXTS) and len(summary.answer.why.split()) <= MAX_WORDS
+    assert summary.answer.why == sentence([cause], TEXTS)
+    is_short(summary.answer.why)
     crowd = points["far"].model_copy(update={"threads": 64, "farthest_ms": 200.0})
     assert explain(found.model_copy(update={"points": (*found.points, crowd)})) == (cause,), "that of the answer"
     reads = found.model_copy(update={"operation": "read"})

@@ -63,15 +63,14 @@ def test_disturbed_trials_are_counted_and_the_program_is_named() -> None:
 
 
 def test_a_program_without_a_name_is_still_counted() -> None:
-    assert (
-        f"used up to 1.7 of 2 CPUs in {len(DISTURBED) * len(PATHS)} of"
-        in certainty(disturbed_run(1 / 3, names=False)).text
+    assert f"used up to 1.7 of 2 CPUs in {len(DISTURBED) * len(PATHS)} of" in certainty(
+        disturbed_run(1 / 3, names=False)
     )
 
 
 def test_a_quiet_machine_is_not_disturbed() -> None:
     summary = disturbed_run(1, others_cpus=0.1)
-    assert summary.disturbance is None and "other programs" not in certainty(summary).text
+    assert summary.disturbance is None and "other programs" not in certainty(summary)
 
 
 def test_ratios_that_the_disturbance_changed_are_given_without_it_too() -> None:
@@ -85,7 +84,7 @@ def test_ratios_that_the_disturbance_changed_are_given_without_it_too() -> None:
     expected = next(cell.ratio for cell in slowed_alike.cells if cell.arm == "remote")
     assert slowed_alike.disturbance is not None and expected is not None
     assert quiet.low is not None and quiet.high is not None and quiet.low <= expected.value <= quiet.high
-    assert "without the blocks of these trials, remote makes " in certainty(summary).text
+    assert "without the blocks of these trials, remote makes " in certainty(summary)
 
 
 def test_a_run_that_was_much_disturbed_is_to_be_repeated() -> None:
@@ -93,7 +92,7 @@ def test_a_run_that_was_much_disturbed_is_to_be_repeated() -> None:
     assert [advice.id for advice in few.advice].count("repeat-disturbed") == 0
     assert many.advice[0].id == "repeat-disturbed" and "such as cargo" in many.advice[0].action
     assert many.advice[0].lines == (many.command,) and many.advice[0].action.endswith(":")
-    assert certainty(few).text.startswith("Fair: ") and certainty(many).text.startswith("Poor: ")
+    assert certainty(few).startswith("Fair: ") and certainty(many).startswith("Poor: ")
 
 
 def test_what_no_named_program_disturbed_is_to_be_repeated_when_it_is_quiet() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as plain_json
+import json
 import lzma
 import re
 import tempfile
@@ -77,7 +77,7 @@ def test_an_answer_of_poor_certainty_says_so_itself(name: str) -> None:
     is_doubted = answer.text.startswith(DOUBTS)
     is_short(answer.text)
     assert is_doubted is (sure.startswith("Poor") and claims)
-    shown = plain_json.loads(as_json(summary))
+    shown = json.loads(as_json(summary))
     assert shown["answer"]["sentence"] == shown["verdict"] == answer.text, "programs read what people see"
 
 
@@ -109,7 +109,7 @@ def test_a_difference_that_may_be_chance_is_too_close_to_call(name: str) -> None
 
 
 def _cell_tables(name: str) -> list[Table]:
-    """The table of cells, if it is the main one."""
+    """The table of cells, if the report has it."""
     summary, page = reported(name)
     return [block for block in page.blocks if isinstance(block, Table) and block == cell_table(summary)]
 

@@ -261,8 +261,8 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    assert certainty(summary).text.startswith("Poor: ") and "beyond ±100 %" in certainty(summary).text
-    assert certainty(summary).text in " ".join(render_in_terminal(summary, 400, False, True, False).split())
+    assert certainty(summary).startswith("Poor: ") and "beyond ±100 %" in certainty(summary)
+    assert certainty(summary) in " ".join(render_in_terminal(summary, 400, False, True, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"

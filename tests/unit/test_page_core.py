@@ -14,7 +14,7 @@ from tests.unit.test_hosts_distances import assert_has_one_link
 from tests.unit.test_hosts_targets import assert_needs_own_server
 from tests.unit.test_palette import VISIONS, too_close
 from tests.unit.test_plan import assert_six_blocks_fit
-from tests.unit.test_receipt_check import _SELECT, _TCP, _plain, _receipt
+from tests.unit.test_receipt_check import SELECT, TCP, example_receipt, plain_receipt
 
 from howfar.analysis.compare import FACT_WORDS, _collect_facts, compare
 from howfar.cli.compare import document
@@ -111,34 +111,32 @@ def _ready(receipt: Receipt, **services: Receipt) -> Ready:
 def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
     socket = UnixTarget(path="/s")
     script = PageScript(
-        mysql=Service(target=_TCP),
-        redis=Service(target=_TCP, tls=Tls()),
+        mysql=Service(target=TCP),
+        redis=Service(target=TCP, tls=Tls()),
         memcached=Service(target=socket),
         redis_keys=KeyValue(protocol="resp2"),
         memcached_keys=KeyValue(protocol="memcached_text"),
         steps=(GetStep(store="redis"),),
     )
-    plain, unix = _plain(), _plain(address_family="unix", tcp_nodelay=None)
-    sealed = _plain(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
+    plain, unix = plain_receipt(), plain_receipt(address_family="unix", tcp_nodelay=None)
+    sealed = plain_receipt(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
     assert page_mismatches(_page(script), _ready(plain, mysql=plain, redis=sealed, memcached=unix)) == ()
-    wrong = page_mismatches(_page(script), _ready(plain, mysql=_receipt(), redis=plain))
+    wrong = page_mismatches(_page(script), _ready(plain, mysql=example_receipt(), redis=plain))
     assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
     assert "no TLS was requested" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
 
 
 def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
     """A proxy that terminates TLS leaves the client with TLS and the server with a plain session."""
-    script = PageScript(
-        postgresql=Service(target=_TCP, tls=Tls()), statements=_SELECT, steps=(QueryStep(statement="a"),)
-    )
+    script = PageScript(postgresql=Service(target=TCP, tls=Tls()), statements=SELECT, steps=(QueryStep(statement="a"),))
     ours = {"tls_client_version": "TLSv1.3", "tls_client_cipher": "TLS_AES_256_GCM_SHA384"}
-    (sentence,) = page_mismatches(_page(script), _ready(_plain(), postgresql=_plain(**ours)))
+    (sentence,) = page_mismatches(_page(script), _ready(plain_receipt(), postgresql=plain_receipt(**ours)))
     assert sentence.startswith("postgresql: ") and "the server reports no TLS" in sentence
-    sealed = _plain(**ours, tls_version="TLSv1.3", tls_cipher="TLS_AES_256_GCM_SHA384")
-    assert page_mismatches(_page(script), _ready(_plain(), postgresql=sealed)) == ()
+    sealed = plain_receipt(**ours, tls_version="TLSv1.3", tls_cipher="TLS_AES_256_GCM_SHA384")
+    assert page_mismatches(_page(script), _ready(plain_receipt(), postgresql=sealed)) == ()
 
 
 def test_an_application_is_asked_over_its_socket() -> None:
     page = _page(FastCgi(target=UnixTarget(path="/php"), parameters={}))
-    assert page_mismatches(page, _ready(_plain(address_family="unix", tcp_nodelay=None))) == ()
-    assert len(page_mismatches(page, _ready(_plain()))) == 1
+    assert page_mismatches(page, _ready(plain_receipt(address_family="unix", tcp_nodelay=None))) == ()
+    assert len(page_mismatches(page, _ready(plain_receipt()))) == 1

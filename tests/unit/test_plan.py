@@ -70,7 +70,7 @@ def write(folder: Path, text: str) -> str:
 @pytest.mark.parametrize("name", shipped_plans())
 @pytest.mark.parametrize("quick", [False, True])
 def test_shipped_plans_load_cost_and_come_back(name: str, quick: bool) -> None:
-    plan = load_shipped(name, quick).plan
+    plan = load_plan(name, quick).plan
     assert plan.name == name
     forecast = estimate_cost(plan)
     assert 0 < forecast.min_ns <= forecast.max_ns <= plan.timing.time_budget_ns

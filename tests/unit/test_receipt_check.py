@@ -24,22 +24,23 @@ from howfar.contract.messages import (
 from howfar.engine.receipt_check import cipher_name, encryption_note, mismatches
 
 _EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"
-_TCP = TcpTarget(host="127.0.0.1", port=3306)
-_SELECT = (CustomStatement(name="a", sql="SELECT 1"),)
+TCP = TcpTarget(host="127.0.0.1", port=3306)
+SELECT = (CustomStatement(name="a", sql="SELECT 1"),)
 
 
-def _receipt(**changes: Any) -> Receipt:
+def example_receipt(**changes: Any) -> Receipt:
     """The example receipt over TCP: TLS 1.3, zlib."""
     ready = Ready(**json.loads((_EXAMPLES / "event.ready.tcp.json").read_text()))
     return ready.receipt.model_copy(update=changes)
 
 
-def _plain(**changes: Any) -> Receipt:
+def plain_receipt(**changes: Any) -> Receipt:
+    """The same receipt without TLS and compression."""
     names = [name for name in Receipt.model_fields if name.startswith(("tls_", "compression"))]
-    return _receipt(**(dict.fromkeys(names) | changes))
+    return example_receipt(**(dict.fromkeys(names) | changes))
 
 
-def _job(target: TcpTarget | UnixTarget = _TCP, **session: Any) -> LoadJob:
+def _job(target: TcpTarget | UnixTarget = TCP, **session: Any) -> LoadJob:
     return LoadJob(
         target=target,
         user="u",
@@ -61,38 +62,46 @@ def _job(target: TcpTarget | UnixTarget = _TCP, **session: Any) -> LoadJob:
     ],
 )
 def test_what_is_as_asked_is_no_difference(session: dict[str, Any]) -> None:
-    assert mismatches(_job(**session), _receipt()) == ()
+    assert mismatches(_job(**session), example_receipt()) == ()
 
 
 def test_plain_is_as_asked_when_nothing_was_asked() -> None:
-    assert mismatches(_job(), _plain()) == ()
+    assert mismatches(_job(), plain_receipt()) == ()
     socket = UnixTarget(path="/s")
-    assert mismatches(_job(socket), _plain(address_family="unix", tcp_nodelay=None)) == ()
-    assert mismatches(_job(TcpTarget(host="::1", port=1)), _plain(address_family="inet6")) == ()
+    assert mismatches(_job(socket), plain_receipt(address_family="unix", tcp_nodelay=None)) == ()
+    assert mismatches(_job(TcpTarget(host="::1", port=1)), plain_receipt(address_family="inet6")) == ()
 
 
 @pytest.mark.parametrize(
     ("job", "receipt", "expected"),
     [
-        (_job(), _plain(address_family="unix"), "inet was requested, but unix"),
-        (_job(UnixTarget(path="/s")), _plain(), "a Unix socket was requested, but inet"),
-        (_job(TcpTarget(host="::1", port=1)), _plain(), "inet6 was requested"),
-        (_job(), _plain(tcp_nodelay=False), "TCP_NODELAY"),
-        (_job(), _plain(tls_client_version="TLSv1.3"), "no TLS was requested, but TLSv1.3"),
-        (_job(), _plain(compression="zlib"), "no compression was requested, but zlib"),
-        (_job(tls=Tls()), _plain(), "TLS was requested, but the session is plain"),
-        (_job(tls=Tls(versions="1.2"), compression=Compression()), _receipt(), "TLS 1.2 was requested, but TLSv1.3"),
+        (_job(), plain_receipt(address_family="unix"), "inet was requested, but unix"),
+        (_job(UnixTarget(path="/s")), plain_receipt(), "a Unix socket was requested, but inet"),
+        (_job(TcpTarget(host="::1", port=1)), plain_receipt(), "inet6 was requested"),
+        (_job(), plain_receipt(tcp_nodelay=False), "TCP_NODELAY"),
+        (_job(), plain_receipt(tls_client_version="TLSv1.3"), "no TLS was requested, but TLSv1.3"),
+        (_job(), plain_receipt(compression="zlib"), "no compression was requested, but zlib"),
+        (_job(tls=Tls()), plain_receipt(), "TLS was requested, but the session is plain"),
+        (
+            _job(tls=Tls(versions="1.2"), compression=Compression()),
+            example_receipt(),
+            "TLS 1.2 was requested, but TLSv1.3",
+        ),
         (
             _job(tls=Tls(cipher="ECDHE-RSA-AES128-GCM-SHA256"), compression=Compression()),
-            _receipt(),
+            example_receipt(),
             "the cipher ECDHE-RSA-AES128-GCM-SHA256 was requested, but TLS_AES_256_GCM_SHA384",
         ),
-        (_job(tls=Tls(resumption=False), compression=Compression()), _receipt(tls_resumed=True), "not to be resumed"),
-        (_job(compression=Compression()), _plain(), "zlib compression was requested, but none"),
-        (_job(compression=Compression(algorithm="zstd")), _plain(compression="zlib"), "zstd compression"),
+        (
+            _job(tls=Tls(resumption=False), compression=Compression()),
+            example_receipt(tls_resumed=True),
+            "not to be resumed",
+        ),
+        (_job(compression=Compression()), plain_receipt(), "zlib compression was requested, but none"),
+        (_job(compression=Compression(algorithm="zstd")), plain_receipt(compression="zlib"), "zstd compression"),
         (
             _job(compression=Compression(algorithm="zstd", level=7)),
-            _plain(compression="zstd", compression_level=3),
+            plain_receipt(compression="zstd", compression_level=3),
             "level 7 was requested, but 3",
         ),
     ],
@@ -106,9 +115,9 @@ def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, expected: 
 @pytest.mark.parametrize(
     ("job", "receipt", "near", "far"),
     [
-        (_job(tls=Tls(versions="1.3")), _receipt(tls_version=None, tls_cipher=None), "TLSv1.3", "no TLS"),
-        (_job(tls=Tls(versions="1.3")), _receipt(tls_version="TLSv1.2"), "TLSv1.3", "TLSv1.2"),
-        (_job(), _plain(tls_version="TLSv1.3"), "no TLS", "TLSv1.3"),
+        (_job(tls=Tls(versions="1.3")), example_receipt(tls_version=None, tls_cipher=None), "TLSv1.3", "no TLS"),
+        (_job(tls=Tls(versions="1.3")), example_receipt(tls_version="TLSv1.2"), "TLSv1.3", "TLSv1.2"),
+        (_job(), plain_receipt(tls_version="TLSv1.3"), "no TLS", "TLSv1.3"),
     ],
 )
 def test_what_the_server_sees_behind_a_proxy_is_a_note(job: LoadJob, receipt: Receipt, near: str, far: str) -> None:
@@ -116,37 +125,39 @@ def test_what_the_server_sees_behind_a_proxy_is_a_note(job: LoadJob, receipt: Re
     assert mismatches(job, receipt.model_copy(update={"compression": None})) == ()
     note = encryption_note(job, receipt)
     assert note is not None and note.index(near) < note.index(far)
-    assert encryption_note(_job(tls=Tls()), _receipt()) is None
-    assert encryption_note(_job(), _plain()) is None
+    assert encryption_note(_job(tls=Tls()), example_receipt()) is None
+    assert encryption_note(_job(), plain_receipt()) is None
 
 
 def test_a_key_value_store_does_not_tell_of_its_encryption() -> None:
     workload = KeyValue(protocol="resp3")
     update = {"workload": workload, "user": "", "database": ""}
-    ours = _plain(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
+    ours = plain_receipt(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
     assert mismatches(_job(tls=Tls(versions="1.3")).model_copy(update=update), ours) == ()
     assert encryption_note(_job(tls=Tls(versions="1.3")).model_copy(update=update), ours) is None
-    assert mismatches(_job().model_copy(update=update), _plain()) == ()
-    (missing,) = mismatches(_job(tls=Tls()).model_copy(update=update), _plain())
+    assert mismatches(_job().model_copy(update=update), plain_receipt()) == ()
+    (missing,) = mismatches(_job(tls=Tls()).model_copy(update=update), plain_receipt())
     assert "plain" in missing
 
 
 def test_where_sessions_must_be_resumed_it_is_not_enough_that_they_may() -> None:
     each_time: dict[str, Any] = {"tls": Tls(), "compression": Compression(), "connect": "per_transaction"}
     for resumed in (False, None):
-        receipt = _receipt(tls_resumed=resumed)
+        receipt = example_receipt(tls_resumed=resumed)
         assert mismatches(_job(**each_time), receipt) == (), "a job only permits it"
         (found,) = mismatches(_job(**each_time), receipt, must_resume=True)
         assert "to be resumed" in found
         assert mismatches(_job(**each_time | {"tls": Tls(resumption=False)}), receipt, must_resume=True) == ()
         assert mismatches(_job(**each_time | {"connect": "persistent"}), receipt, must_resume=True) == ()
-    assert mismatches(_job(**each_time), _receipt(tls_resumed=True), must_resume=True) == ()
-    assert len(mismatches(_job(**each_time), _plain(compression="zlib"), must_resume=True)) == 1, "plain is told once"
+    assert mismatches(_job(**each_time), example_receipt(tls_resumed=True), must_resume=True) == ()
+    assert len(mismatches(_job(**each_time), plain_receipt(compression="zlib"), must_resume=True)) == 1, (
+        "plain is told once"
+    )
 
 
 def test_all_differences_are_told() -> None:
     job = _job(UnixTarget(path="/s"), tls=Tls(), compression=Compression())
-    assert len(mismatches(job, _plain())) == 3
+    assert len(mismatches(job, plain_receipt())) == 3
 
 
 @pytest.mark.parametrize(

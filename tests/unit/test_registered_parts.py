@@ -15,7 +15,6 @@ from howfar.plan.cells import cells
 from howfar.plan.factor import Factor
 from howfar.plan.factors import FACTORS, THREADS, has_fault
 from howfar.plan.fitting import FittedPlan
-from howfar.plan.kinds import PlanCheck
 from howfar.plan.load import load_plan
 from howfar.plan.quantities import refusal
 from howfar.plan.types import Plan, parse_stored_plan, restore_plan
@@ -46,7 +45,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(FACTORS, OUTAGE.name, OUTAGE)
     monkeypatch.setattr(trial, "_measurements", lambda: (Measurement(has_fault, measure),))
-    monkeypatch.setattr(records, "collect", lambda module, name, kind: (OutageRecord,))
+    monkeypatch.setattr(records, "_fault_classes", lambda: {"outage": OutageRecord})
 
 
 def run_arm(**levels: str) -> Trial:
@@ -94,7 +93,7 @@ def test_a_plan_that_a_check_refuses_is_not_loaded(monkeypatch: pytest.MonkeyPat
     def check(plan: Plan) -> None:
         raise refusal("no plan at all", "factors", "path")
 
-    monkeypatch.setattr(types, "PLAN_CHECKS", (PlanCheck(check),))
+    monkeypatch.setattr(types, "PLAN_CHECKS", (check,))
     with pytest.raises(PlanError, match="no plan at all"):
         load_plan("paths")
 
@@ -109,10 +108,14 @@ def test_a_stored_plan_has_only_levels_that_are_valid(stored: object, levels: tu
 
 
 def test_what_a_server_supports_comes_from_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def support(name: str) -> Any:
+    def support(name: str) -> ServerSupport:
+        def add_name(plan: Any) -> FittedPlan:
+            seen: Any = SimpleNamespace(seen=(*plan.seen, name))
+            return FittedPlan(seen, (name,))
+
         return ServerSupport(
             servers=lambda plan: 1,
-            with_server_levels=lambda plan: FittedPlan(SimpleNamespace(seen=(*plan.seen, name)), (name,)),  # type: ignore[attr-defined,arg-type]
+            with_server_levels=add_name,
             unsupported=lambda plan: {name: {"a": "this server has none"}},
         )
 

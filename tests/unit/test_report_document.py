@@ -19,7 +19,6 @@ from howfar.report.document import (
     Bullets,
     Card,
     Cell,
-    Certainty,
     Chart,
     Code,
     Column,
@@ -111,9 +110,7 @@ def test_lines_of_a_step_stand_below_their_places_in_every_form() -> None:
 
 def test_without_an_answer_its_command_is_in_the_forms_that_do_not_know_the_file() -> None:
     command = "howfar resume FILE --time-budget 10min"
-    document = Document(
-        "howfar: sample", (Answer("No answer yet.", certainty=Certainty("Not at all.", command=command)),)
-    )
+    document = Document("howfar: sample", (Answer("No answer yet.", certainty="Not at all.", command=command),))
     assert f"```\n{command}\n```" in as_markdown(document) and f"<pre>{command}</pre>" in html.render(document)
     assert command not in terminal.render(document, 80), "the terminal has the command with the file's name"
 
@@ -157,6 +154,11 @@ def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: 
     names_the_steps = "What now 3 steps above; the first: Do this." in words
     assert words.count("And that.") == 3 * 12 and words.count("Do this.") == 3 + names_the_steps
     assert names_the_steps is (words.index("1. Do this.") < words.index("The socket.")), "out of sight, they are named"
+
+
+def test_an_answer_longer_than_the_screen_needs_no_steps() -> None:
+    alone = Document("howfar: sample", (Answer("The socket. " * 60), MAIN), question=QUESTION)
+    assert terminal.render(alone, 30).endswith("socket.\n")
 
 
 def test_terminal_prints_all_with_details() -> None:

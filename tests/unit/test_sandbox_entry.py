@@ -12,8 +12,10 @@ import pytest
 from howfar.cli import sandbox_entry
 from howfar.cli.main import cli
 from howfar.cli.sandbox_entry import enter_early, needs_sandbox
+from howfar.cli.target_options import enter_sandbox
 from howfar.errors import LabError, MissingError, SandboxForbidden
 from howfar.lab import sandbox
+from howfar.paths import find_path
 
 
 @pytest.mark.parametrize(
@@ -62,8 +64,23 @@ def test_only_the_code_of_a_users_program_may_look_like_a_killed_sandbox(
 ) -> None:
     monkeypatch.setattr(sandbox, "run_inside", lambda: code)
     assert enter_early(["lab", "false"]) == code
+    with pytest.raises(SystemExit) as ended:
+        enter_sandbox(find_path("tcp"), runs_program=True)
+    assert ended.value.code == code
     with pytest.raises(LabError, match="killed"):
         enter_early(["run"])
+
+
+@pytest.mark.parametrize("command", ["predict", "replay"])
+def test_a_killed_sandbox_is_reported_alike_however_early_it_was_entered(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "run_inside", lambda: 137)
+    with pytest.raises(LabError) as early:
+        enter_early([command, "shop.recording"])
+    with pytest.raises(LabError) as late:
+        enter_sandbox(find_path("tcp"))
+    assert (late.value.message, late.value.advice) == (early.value.message, early.value.advice)
 
 
 @pytest.mark.parametrize("error", [SandboxForbidden("no namespaces", "Run as root."), MissingError("no unshare", "")])
@@ -75,3 +92,22 @@ def test_the_command_itself_decides_what_to_do_without_a_sandbox(
 
     monkeypatch.setattr(sandbox, "run_inside", fail)
     assert enter_early(["run"]) is None
+
+
+def test_forbidden_namespaces_are_tried_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[tuple[str, ...]] = []
+
+    def refuse(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+        attempts.append(tuple(command))
+        return subprocess.CompletedProcess(command, 1, "", "unshare failed")
+
+    sandbox._try_namespaces.cache_clear()
+    try:
+        monkeypatch.setattr(subprocess, "run", refuse)
+        assert enter_early(["predict", "shop.recording"]) is None
+        enter_sandbox(find_path("tcp"))  # which needs no sandbox
+        with pytest.raises(SandboxForbidden, match="unshare failed"):
+            enter_sandbox(find_path("remote"))
+    finally:
+        sandbox._try_namespaces.cache_clear()
+    assert len(attempts) == len(set(attempts)) > 0

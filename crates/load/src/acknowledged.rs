@@ -1,9 +1,9 @@
 //! The log of acknowledged keys: the key that each transaction wrote, when it was sent, and its outcome.
 //!
 //! The file has a header, records of equal size and a closing record with their number, all little-endian. The reader is
-//! `python/howfar/engine/acknowledged.py`.
-//! Each worker buffers records and appends them in large blocks, so the records of one connection are in order. The log survives a crash of
-//! the server, not one of this process: then the closing record is missing, and readers see that the log is incomplete.
+//! `python/howfar/engine/acknowledged.py`. Each worker buffers records and appends them in large blocks, so the records of one
+//! connection are in order. The log survives a crash of the server, not one of this process: then the closing record is missing, and
+//! readers see that the log is incomplete.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

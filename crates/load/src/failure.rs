@@ -96,7 +96,7 @@ pub(crate) struct ExpectedProtocol {
     pub(crate) begins_with_tls: bool,
 }
 
-/// The failure of a server whose first bytes show that it recognised another protocol than expected; `None` if they do not show this.
+/// The failure of a server whose first bytes show that it speaks another protocol than expected; `None` if they do not show this.
 pub(crate) fn other_protocol(
     target: &Target,
     expected: ExpectedProtocol,

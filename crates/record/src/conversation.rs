@@ -220,7 +220,7 @@ impl Conversation {
         self.add_requests(&mut report);
         let is_not_due = |open: &&mut OpenRoundTrip| open.answer_state != AnswerState::Due;
         if let Some(open) = self.open_round_trip.as_mut().filter(is_not_due) {
-            // The server will not answer the complete requests, so the round trip begins with the bytes after them, in this piece or the next.
+            // The server will not answer the complete requests: the round trip begins with the bytes after them, in this piece or the next.
             if has_unanswered_request {
                 open.begun_ns = at_ns;
             }

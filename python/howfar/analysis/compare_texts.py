@@ -73,7 +73,7 @@ ADVICE: Texts = {
     "interleave": "For a firm answer, measure both in one run: a plan with both as arms, as in `howfar plans paths`.",
     "because-interleave": "Arms of one run alternate, so that changes of the machine affect all of them alike.",
     "continue": "Measure more blocks:",
-    "same-plan": "Compare with a run of the first one's command:",
+    "same-plan": "Compare with another run of the first run's command:",
 }
 VERDICTS: Texts = {
     "other-levels": "other factor levels",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.diagnostics import is_much_by_others
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, Resolution, judge_ratio
+from howfar.stats.intervals import Resolution
 from howfar.stats.trials import TrialTable, others_cpus_in_trial
 from howfar.store.records import ArmRole, Trial
 
@@ -124,11 +124,10 @@ def _quiet_ratios(
         reference = undisturbed_table.compared_reference(arms[cell.arm])
         if reference is None or cell.role is not ArmRole.CONTENDER or cell.ratio is None:
             continue
-        blocks = undisturbed_table.block_ratios(cell.arm, reference.name)
-        if len(blocks) < MIN_BLOCKS:
+        compared = floors.ratio(undisturbed_table, cell.arm, reference.name)
+        if compared is None:
             continue
-        ratio = judge_ratio(blocks).reported
+        ratio, resolution = compared
         if ratio.low is not None and ratio.high is not None and not ratio.low <= cell.ratio.value <= ratio.high:
-            resolution = floors.threshold(cell.factors).resolve(ratio)
             ratios[cell.arm] = QuietRatio(ratio=ratio, reference=reference.name, resolution=resolution)
     return ratios

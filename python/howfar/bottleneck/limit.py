@@ -285,10 +285,12 @@ class Remedy:
     is_estimate: bool = False
     """Whether the gain is expected, and not only an upper bound."""
     has_bound: bool = True
+    """Whether its gain can be bounded."""
     is_worth_mention: Callable[[GainEstimate, Sample], bool] = lambda gain, sample: True
+    """Whether to mention it, if its gain can be bounded."""
 
 
-def _takes_round_trips_mostly(gain: GainEstimate, sample: Sample) -> bool:
+def _is_mostly_round_trips(gain: GainEstimate, sample: Sample) -> bool:
     return part_us(sample.cycle, cycles.ROUND_TRIPS) > HALF * sample.cycle.us
 
 
@@ -296,7 +298,7 @@ def _is_helpful(gain: GainEstimate, sample: Sample) -> bool:
     return gain.max_factor >= MIN_HELPFUL_GAIN
 
 
-def _uses_emulator_much(gain: GainEstimate, sample: Sample) -> bool:
+def _emulator_uses_much_cpu(gain: GainEstimate, sample: Sample) -> bool:
     cpus = sample.evidence.server_cpus
     return cpus.owners.get("link", 0.0) >= _MIN_EMULATOR_SHARE and cpus.used > 0
 
@@ -308,7 +310,7 @@ _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
     Resource.LINK_TO_SERVER: (*_FASTER_LINKS, _unbounded("fewer-bytes-to-server")),
     Resource.SERVER_CPU: (
         Remedy("server-cpu", max_factor=2.0),
-        Remedy("emulator-apart", _gain_without_emulator, is_worth_mention=_uses_emulator_much),
+        Remedy("emulator-apart", _gain_without_emulator, is_worth_mention=_emulator_uses_much_cpu),
     ),
     Resource.CLIENT_CPU: (Remedy("client-cpu"),),
     Resource.INSTRUMENT_CPU: (Remedy("emulator-cpu"),),
@@ -330,7 +332,7 @@ _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
             _gain_of_half_the_round_trips,
             2.0,
             is_estimate=True,
-            is_worth_mention=_takes_round_trips_mostly,
+            is_worth_mention=_is_mostly_round_trips,
         ),
         Remedy("much-faster-link", _gain_of_much_faster_link, is_worth_mention=_is_helpful),
         Remedy("more-connections", _gain_of_twice_the_connections, 2.0),

@@ -35,6 +35,7 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.figures import Row as LinkRow
 from howfar.bench.links.peers import PEERS
 from howfar.cli.bench_hosts import hosts_command
+from howfar.cli.sandbox_entry import run_in_sandbox
 from howfar.cli.screen import (
     blocks_option,
     console,
@@ -509,7 +510,7 @@ def link(
             raise MissingError(
                 "SciPy, which judges the figures, is not installed", "Reinstall howfar with its extra `bench`."
             )
-        sys.exit(sandbox.run_inside())
+        sys.exit(run_in_sandbox())
     times = QUICK_TIMES if quick else FULL_TIMES
     result = measure_links(
         LinksRequest(links, against, backend, runs, times, hogs, extras), make_progress("measurement")

@@ -276,7 +276,7 @@ def lab(
     path = _choose_path(path_name, choice)
     is_link_only = choice.wants_only_link and path_name is None and not (beside or plan or tls)
     request = LabRequest(
-        replicas=None if plan is None else replicas_spec([cell.factors for cell in cells(plan)]),
+        replicas=None if plan is None else replicas_spec(plan),
         server=server or ("none" if is_link_only else "mariadb"),
         auxiliary_servers=tuple(filter(None, beside.split(","))),
         tables=tables,
@@ -294,7 +294,7 @@ def lab(
     _check_command(command)
     if receipt is not None:
         clear_receipt(receipt)
-    enter_sandbox(path)
+    enter_sandbox(path, runs_program=True)
     sys.exit(_run_inside(request, _environment_factors(plan, path, tls), on_server, command, choice.script, receipt))
 
 

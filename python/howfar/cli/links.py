@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from howfar.cli.completion import complete_links
+from howfar.cli.sandbox_entry import run_in_sandbox
 from howfar.cli.screen import columns, json_option, read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
@@ -54,7 +55,7 @@ def links(name: str | None, as_json: bool) -> None:
     forbidden: HowfarError | None = None
     if not sandbox.inside():
         try:
-            sys.exit(sandbox.run_inside())
+            sys.exit(run_in_sandbox())
         except SandboxForbidden as error:
             forbidden = error
     backends = () if forbidden else try_backends()

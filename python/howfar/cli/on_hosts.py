@@ -306,17 +306,15 @@ def find_roles(
         with_replicas,
     )
 
-    is_application = WORKLOADS[plan.workload.kind].is_application
-    if clients and "," in clients and is_application:
-        raise PlanError(
-            f"{WORKLOADS[plan.workload.kind].operation.plural} are requested by only one client", "Leave out --clients."
-        )
-    file = add_client_role(file) if is_application else file
+    kind = WORKLOADS[plan.workload.kind]
+    if clients and "," in clients and kind.is_application:
+        raise PlanError(f"{kind.operation.plural} are requested by only one client", "Leave out --clients.")
+    file = add_client_role(file) if kind.is_application else file
     if user_server is not None:
         from howfar.fleet.user_server import find_server_host
 
         place = set_role(place, "server", find_server_host(user_server, file))
-    roles = assign_hosts(file, place, is_application, clients)
+    roles = assign_hosts(file, place, kind.is_application, clients)
     if clients:
         roles = with_clients(roles, file, clients)
     replicas, client_count = _max_replicas(plan), 1 + len(roles.other_clients)
@@ -370,9 +368,9 @@ def _without_unsupported_levels(
 
 def _max_replicas(plan: Plan) -> int:
     """The maximum number of replicas of a cell."""
-    from howfar.cli.session import replicas_for
+    from howfar.lab.server_group import replicas_spec
 
-    spec = replicas_for(plan)
+    spec = replicas_spec(plan)
     return 0 if spec is None else spec.max_replicas
 
 

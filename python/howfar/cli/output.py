@@ -137,9 +137,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
         note(f"interrupted; {counted(len(run.trials), 'trial')} kept in {path}")
-        click.echo(
-            f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
-        )
+        click.echo(f"  To continue: {resume_command(path)}\n  The results so far: {program()} report {name}", err=True)
         return end_request_exit_code()
     page = page_path(html, path)
     try:
@@ -180,7 +178,7 @@ def answer_command(path: Path, run: Run, summary: Summary) -> str | None:
     if not summary.answer.is_missing and summary.good_trials != 0:
         return None
     has_ended = run.stop in (StopReason.TIME, StopReason.BLOCKS)
-    command = more_command(path, run) if has_ended else f"{program()} resume {shlex.quote(str(path))}"
+    command = more_command(path, run) if has_ended else resume_command(path)
     return f"For an answer:      {command}"
 
 
@@ -202,12 +200,17 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     return bool(choose_tests(summary.cells, compared_part(run)).interventions)
 
 
+def resume_command(path: Path, with_more_time: bool = False) -> str:
+    """Command that continues a run. `with_more_time`: needed for a run that has ended."""
+    return f"{program()} resume {shlex.quote(str(path))}{f' --time-budget {MORE_TIME}' if with_more_time else ''}"
+
+
 def more_command(path: Path, run: Run) -> str:
     """Command that continues a run that has ended."""
     narrower = ""
     if run.stop is StopReason.WIDTH and (timing := run.info.stored_plan.timing):
         narrower = f" --target {timing.target_half_width * 50:.3g}%"
-    return f"{program()} resume {shlex.quote(str(path))} --time-budget {MORE_TIME}{narrower}"
+    return f"{resume_command(path, with_more_time=True)}{narrower}"
 
 
 def _full_command(run: Run) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import shlex
 import tempfile
 from contextlib import nullcontext
 from importlib import resources
@@ -79,8 +78,7 @@ def report(
             output.show(recorded_run, summary, no_colour, commands=[next_command] if next_command else [])
             if recorded_run.stop is None:
                 click.echo(
-                    f"\nThis run has not ended. If it is not being measured now, continue it: "
-                    f"{program()} resume {shlex.quote(str(path))}",
+                    f"\nThis run has not ended. If it is not being measured now, continue it: {output.resume_command(path)}",
                     err=True,
                 )
     return 0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from howfar.cli.hide_arguments import may_hold_password
-from howfar.errors import LabError, MissingError, SandboxForbidden
+from howfar.errors import LabError, MissingError
 
 _COMMANDS: dict[str, tuple[str, ...]] = {
     "lab": (),
@@ -17,8 +17,6 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
 """Commands that run in a sandbox, each with the options that avoid the sandbox."""
 _KEPT = " Finished trials are in the run file; `howfar resume` continues it."
 _HELP = ("-h", "--help")
-_COMMAND_WITH_PROGRAM_EXIT_CODE = "lab"
-"""The command whose exit code is that of the user's program."""
 _EXIT_CODES_IF_KILLED = (1, 137)
 """Exit codes after a sandbox was killed: 1 from `unshare` if its first process was killed (howfar itself never exits with 1), 137 if
 `unshare` was killed."""
@@ -33,15 +31,10 @@ def enter_early(words: Sequence[str]) -> int | None:
     """
     if not needs_sandbox(words) or os.getpid() == 1:
         return None
-    from howfar.lab import sandbox
-
     try:
-        code = sandbox.run_inside()
-    except (SandboxForbidden, MissingError):
+        return run_in_sandbox(has_run_file=words[0] == "run", runs_program=words[0] == "lab")
+    except MissingError:
         return None
-    return (
-        code if words[0] == _COMMAND_WITH_PROGRAM_EXIT_CODE else check_not_killed(code, has_run_file=words[0] == "run")
-    )
 
 
 def needs_sandbox(words: Sequence[str]) -> bool:
@@ -57,12 +50,17 @@ def needs_sandbox(words: Sequence[str]) -> bool:
     return not any(option.partition("=")[0] in (*_HELP, *_COMMANDS[words[0]]) for option in options)
 
 
-def check_not_killed(code: int, *, has_run_file: bool) -> int:
-    """Return the exit code of a process in the sandbox. Raises LabError if it means that the sandbox was killed.
+def run_in_sandbox(*, has_run_file: bool = False, runs_program: bool = False) -> int:
+    """Run this process's command in a sandbox and return its exit code.
 
-    `has_run_file`: whether the command keeps finished trials in a run file.
+    `has_run_file`: whether the command keeps finished trials in a run file. `runs_program`: whether its exit code is that of a
+    program of the user, and so cannot show that the sandbox was killed.
+    Raises SandboxForbidden, MissingError; LabError when the sandbox was killed.
     """
-    if code in _EXIT_CODES_IF_KILLED:
+    from howfar.lab import sandbox
+
+    code = sandbox.run_inside()
+    if code in _EXIT_CODES_IF_KILLED and not runs_program:
         raise LabError(
             "the sandbox was killed by another process",
             f"Memory may have run out; see `dmesg`.{_KEPT if has_run_file else ''}",

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.cli.sandbox_entry import check_not_killed
+from howfar.cli.sandbox_entry import run_in_sandbox
 from howfar.engine.process import engine_info
 from howfar.errors import RunFileError, UsageError
-from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS
 from howfar.plan.types import Plan
 from howfar.plan.workload import WORKLOADS
@@ -23,7 +22,7 @@ from howfar.store.run_file import RunFile, create
 from howfar.testbed import Testbed
 
 if TYPE_CHECKING:
-    from howfar.lab.request import LabRequest, ReplicasSpec
+    from howfar.lab.request import LabRequest
 
 
 _MAX_NAMES = 100
@@ -50,14 +49,14 @@ def check_machine(plan: Plan) -> None:
 def enter_sandbox(leave: Callable[[], None]) -> int | None:
     """Run this same command in the sandbox, after calling `leave`, and return its exit code; None if this process is inside already.
 
-    Raises SandboxForbidden; LabError when the sandbox was killed.
+    Raises SandboxForbidden, MissingError; LabError when the sandbox was killed.
     """
     from howfar.lab import sandbox
 
     if sandbox.inside():
         return None
     leave()
-    return check_not_killed(sandbox.run_inside(), has_run_file=True)
+    return run_in_sandbox(has_run_file=True)
 
 
 def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
@@ -71,9 +70,10 @@ def lab_request(plan: Plan) -> LabRequest:
     """The request for a laboratory that serves all cells of a plan."""
     from howfar.lab.link import LOCAL_NETWORK
     from howfar.lab.request import LabRequest
+    from howfar.lab.server_group import replicas_spec
     from howfar.runner.loads import load_class
 
-    factors = plan.factors
+    factors, load = plan.factors, load_class(plan)
     return LabRequest(
         server=factors.server[0],
         tables=plan.data.tables,
@@ -83,20 +83,12 @@ def lab_request(plan: Plan) -> LabRequest:
         connections=_max_connections(plan),  # a confirmation may halve their number, but never adds any
         paths=factors.path,
         contents=factors.content,
-        replicas=replicas_for(plan),
-        prepare=load_class(plan).table_statements(plan),
-        auxiliary_servers=load_class(plan).find_auxiliary_servers(plan),
-        application=load_class(plan).find_application(plan),
+        replicas=replicas_spec(plan),
+        prepare=load.table_statements(plan),
+        auxiliary_servers=load.find_auxiliary_servers(plan),
+        application=load.find_application(plan),
         keeps_connections=not WORKLOADS[plan.workload.kind].operation.is_composite,
     )
-
-
-def replicas_for(plan: Plan) -> ReplicasSpec | None:
-    """The replicas that all cells need; None if no cell replicates. The first link that a cell requests is calibrated when the
-    laboratory opens."""
-    from howfar.lab.server_group import replicas_spec
-
-    return replicas_spec([cell.factors for cell in cells(plan)])
 
 
 def _max_connections(plan: Plan) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.links import LinkChoice, link_options
+from howfar.cli.sandbox_entry import run_in_sandbox
 from howfar.cli.screen import blocks_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.lab import sandbox
@@ -67,13 +68,13 @@ def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> P
     )
 
 
-def enter_sandbox(path: Path) -> None:
+def enter_sandbox(path: Path, *, runs_program: bool = False) -> None:
     """Run this command again in a sandbox, and exit. Returns if this process is inside already, or if sandboxes are forbidden and the
-    path needs none."""
+    path needs none. `runs_program`: see `run_in_sandbox`. Raises the same errors."""
     if sandbox.inside():
         return
     try:
-        sys.exit(sandbox.run_inside())
+        sys.exit(run_in_sandbox(runs_program=runs_program))
     except SandboxForbidden as forbidden:
         if path.crosses_link:
             raise

@@ -62,11 +62,10 @@ def _largest_savings(all_findings: Iterable[findings.Finding]) -> tuple[Finding,
     """The measured savings, the largest of each check, in descending order."""
     savings_ns: dict[tuple[str, str], float] = {}
     for finding in all_findings:
-        gain = finding.gain
-        saving = gain.saves_ns if gain is not None else None
-        if gain is not None and gain.per and saving is not None and saving.is_resolved:
+        gain, saving_ns = finding.gain, _saving_ns(finding)
+        if gain is not None and gain.per and saving_ns:
             key = finding.check, gain.per
-            savings_ns[key] = max(saving.value, savings_ns.get(key, 0))
+            savings_ns[key] = max(saving_ns, savings_ns.get(key, 0))
     return tuple(
         Finding(id="saving", subject=PROBLEMS[check], parameters={"time": format_time(ns), "per": per})
         for (check, per), ns in sorted(savings_ns.items(), key=lambda item: -item[1])
@@ -84,8 +83,7 @@ def document(examination: Examination) -> Document:
     parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination, found))]
     if not servers:
         parts.append(Text(fill(texts.WHERE_SEARCHED, programs=", ".join(PROGRAMS))))
-    steps = _sorted_steps(servers)
-    parts += _steps(steps, len(servers) > 1)
+    parts += _steps(servers)
     parts.append(_times_table(servers))
     for server in servers:
         parts += _server_blocks(server)
@@ -103,26 +101,20 @@ def document(examination: Examination) -> Document:
     return Document("howfar doctor", tuple(parts), question=found.question, setting=setting)
 
 
-def _sorted_steps(servers: Sequence[Server]) -> list[tuple[Server, findings.Finding]]:
-    """The findings with lines that remove a cost: the largest measured saving first, those without one last."""
-    changes = [
-        (server, finding) for server in servers for finding in server.findings if finding.severity is Severity.CHANGE
-    ]
-    return sorted(changes, key=lambda change: -_saving_ns(change[1]))
-
-
 def _saving_ns(finding: findings.Finding) -> float:
     """What a change saves each time; 0 if no saving was measured beyond the noise."""
     saving = finding.gain.saves_ns if finding.gain is not None else None
     return saving.value if saving is not None and saving.is_resolved else 0.0
 
 
-def _steps(steps: Sequence[tuple[Server, findings.Finding]], names_server: bool) -> list[Block]:
-    """The steps in order, each with its lines. Empty if nothing is to be changed."""
-    if not steps:
-        return []
-    advice = [_step(finding, server.name if names_server else "") for server, finding in steps]
-    return what_to_do([*advice, AdviceBlock(STEP["again"], "", (texts.AGAIN,))])
+def _steps(servers: Sequence[Server]) -> list[Block]:
+    """The changes as steps: the largest measured saving first, those without one last. Empty if nothing is to be changed."""
+    changes = [
+        (server, finding) for server in servers for finding in server.findings if finding.severity is Severity.CHANGE
+    ]
+    changes.sort(key=lambda change: -_saving_ns(change[1]))
+    steps = [_step(finding, server.name if len(servers) > 1 else "") for server, finding in changes]
+    return what_to_do([*steps, AdviceBlock(STEP["again"], "", (texts.AGAIN,))] if steps else [])
 
 
 def _step(finding: findings.Finding, server: str) -> AdviceBlock:
@@ -130,17 +122,18 @@ def _step(finding: findings.Finding, server: str) -> AdviceBlock:
     because = fill(STEP["found"], says=finding.says, check=finding.check)
     if gain is not None:
         because = f"{because} {fill(STEP['gain'], gain=gain.says, basis=gain.basis)}"
-    places = (
-        PlaceLines(fill(STEP["place-restart" if change.restarts else "place"], where=change.where), change.lines)
-        for change in finding.changes
-    )
     if len(finding.changes) > 1:
         because = f"{because} {texts.CHOICE}"
     return AdviceBlock(
         capital(fill(STEP["step"], step=STEPS[finding.check], server=server)),
         because,
-        places=tuple(places),
+        places=tuple(map(_place_lines, finding.changes)),
     )
+
+
+def _place_lines(change: findings.Change) -> PlaceLines:
+    place = fill(STEP["restart"], where=change.where) if change.restarts else change.where
+    return PlaceLines(place, change.lines)
 
 
 def _certainty(examination: Examination, found: Answer) -> str:
@@ -206,9 +199,9 @@ def _server_blocks(server: Server) -> Iterator[Block]:
         yield Text(fill(LINES["note"], says=finding.says, check=finding.check))
         if finding.gain is not None:
             yield Text(fill(LINES["gain"], says=finding.gain.says, basis=finding.gain.basis), quiet=True)
-        for change in finding.changes:
-            yield Text(fill(LINES["where-restart" if change.restarts else "where"], where=change.where))
-            yield Code(change.lines)
+        for place in map(_place_lines, finding.changes):
+            yield Text(f"{place.name}:")
+            yield Code(place.lines)
     unseen = (fill(LINES["of-server"], text=text) for text in _unseen_lines(server.unseen))
     yield Bullets((*_fact_lines(server), *unseen))
 

@@ -84,8 +84,7 @@ STEP: Texts = {
     "step": "{step}{server:? at }{server}.",
     "found": "Found: {says} [{check}].",
     "gain": "Gain: {gain} ({basis}).",
-    "place": "{where}",
-    "place-restart": "{where}, then restart the server",
+    "restart": "{where}, then restart the server",
     "again": "To see what is left, run this again:",
 }
 """A step, why it helps, and where its lines belong."""
@@ -96,8 +95,6 @@ WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual 
 LINES: Texts = {
     "note": "Note: {says}. [{check}]",
     "gain": "Gain: {says} ({basis})",
-    "where": "{where}:",
-    "where-restart": "{where}, then restart the server:",
     "listens": "Listens on {where}",
     "no-socket": "No Unix socket",
     "socket-unknown": "Whether it has a Unix socket is unknown",

@@ -45,8 +45,8 @@ def assign_hosts(
     file: HostsFile, place: str | None, is_application: bool = False, clients: str | None = None
 ) -> RoleHosts:
     """Assign hosts to roles by the value of `--place`, such as `client=a,server=b`, which may leave roles open. `is_application`: the
-    client is an application, and `--place` may call it so. `clients`: as for `with_clients`; the first
-    one is the client unless `client=` names another. Raises UsageError."""
+    client is an application, and `--place` may call it so. `clients`: as for `with_clients`; the first one is the client unless
+    `client=` names another. Raises UsageError."""
     hosts_by_role = parse_role_hosts(place or "")
     if unknown := set(hosts_by_role) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")

@@ -1,5 +1,4 @@
-"""Servers on the user's hosts. `Held…` classes run on a host; `Remote…` classes are their
-counterparts in the driver."""
+"""Servers on the user's hosts. `Held…` classes run on a host; `Remote…` classes are their counterparts in the driver."""
 
 from __future__ import annotations
 

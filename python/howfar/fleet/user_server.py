@@ -32,7 +32,6 @@ from howfar.lab.servers import GAUGES, CertificatePaths, Tables, address_parts
 from howfar.lab.servers.sql_store import convert_counters
 from howfar.load.job import LoadLogin
 from howfar.paths.path import Row
-from howfar.plan.cells import cells
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 from howfar.plan.workload import WORKLOADS
@@ -93,7 +92,7 @@ def check_plan_for_user_server(plan: Plan) -> None:
         unsupported = "a table that is created again for each trial"
     elif WORKLOADS[plan.workload.kind].used_keys:
         unsupported = "a key-value store"
-    elif replicas_spec([cell.factors for cell in cells(plan)]) is not None:
+    elif replicas_spec(plan) is not None:
         unsupported = "replicated servers, which are started again for each trial"
     elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
         unsupported = "encrypted or compressed sessions"

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -108,7 +108,17 @@ def _watch_lifeline(descriptor: int) -> None:
 
 
 def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
-    """The options with which `unshare` works on this machine, found by trial. Raises SandboxForbidden, MissingError."""
+    """The options with which `unshare` works on this machine, found by trial once in a process. Raises SandboxForbidden,
+    MissingError."""
+    outcome = _try_namespaces(network)
+    if isinstance(outcome, SandboxForbidden):
+        raise outcome
+    return outcome
+
+
+@cache
+def _try_namespaces(network: bool) -> tuple[str, ...] | SandboxForbidden:
+    """The options with which `unshare` works, or the error if none do. Raises MissingError."""
     base_flags = _NAMESPACE_FLAGS if network else tuple(flag for flag in _NAMESPACE_FLAGS if flag != "--net")
     attempts = (
         [base_flags, (*base_flags, *_USER_NAMESPACE_FLAGS)]
@@ -121,12 +131,12 @@ def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
             result = subprocess.run(["unshare", *flags, "--", "true"], capture_output=True, text=True, timeout=20)
         except FileNotFoundError as error:
             raise MissingError("the program unshare was not found", "Install util-linux and iproute2.") from error
-        except subprocess.TimeoutExpired as error:
-            raise SandboxForbidden("unshare did not answer within 20 s", "Try again.") from error
+        except subprocess.TimeoutExpired:
+            return SandboxForbidden("unshare did not answer within 20 s", "Try again.")
         if result.returncode == 0:
             return flags
         output = result.stderr.strip() or f"exit code {result.returncode}"
-    raise SandboxForbidden(f"this machine does not let howfar create namespaces; it said: {output}", remedy())
+    return SandboxForbidden(f"this machine does not let howfar create namespaces; it said: {output}", remedy())
 
 
 def remedy(proc_sys: Path = Path("/proc/sys")) -> str:

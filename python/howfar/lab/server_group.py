@@ -21,6 +21,7 @@ from howfar.lab.servers import CertificatePaths, ServerContext, ServerProcess, S
 from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.lab.servers.program import Program
 from howfar.paths import Path as NetworkPath
+from howfar.plan.cells import cells
 from howfar.plan.factor import FactorLevels, Level
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
@@ -123,8 +124,9 @@ def group_kind(factors: FactorLevels) -> GroupKind | None:
     return next((kind for kind in group_kinds() if kind.is_requested(factors)), None)
 
 
-def replicas_spec(all_factors: Sequence[FactorLevels]) -> ReplicasSpec | None:
-    """The other servers for all these cells; None if no cell has any."""
+def replicas_spec(plan: Plan) -> ReplicasSpec | None:
+    """The other servers that all cells of a plan need; None if no cell has any."""
+    all_factors = [cell.factors for cell in cells(plan)]
     for kind in group_kinds():
         if requested := [factors for factors in all_factors if kind.is_requested(factors)]:
             return replace(kind.spec(requested), also_standalone=len(requested) < len(all_factors))

@@ -172,8 +172,7 @@ LOAD: Factor[str] = Factor(
 """When transactions begin. Closed loop: a connection begins its next one when the previous one is answered. Or at a given rate,
 independent of answers. A share of the capacity is converted to a rate before a run begins."""
 
-_SLICES_FACTORS: tuple[Factor[Any], ...] = collect("factors", "FACTORS", Factor)
-_ALL_FACTORS: tuple[Factor[Any], ...] = (
+_FACTORS: tuple[Factor[Any], ...] = (
     PATH,
     THREADS,
     PLACEMENT,
@@ -184,11 +183,11 @@ _ALL_FACTORS: tuple[Factor[Any], ...] = (
     COMPRESSION,
     CONNECT,
     CONTENT,
-    *_SLICES_FACTORS,
+    *collect("factors", "FACTORS", Factor),
     IDLE,
     LOAD,
 )
-FACTORS = {factor.name: factor for factor in _ALL_FACTORS}
+FACTORS = {factor.name: factor for factor in _FACTORS}
 """Factors in the order of a cell's levels."""
 NAMINGS = collect("factors", "NAMINGS", Naming)
 """Cells that are not named in the usual way."""

@@ -66,18 +66,10 @@ class WorkloadKind:
     """Refuse a plan that makes no sense with this kind. Raises PydanticCustomError, which names the key concerned."""
     check_cpus: Callable[[Plan, int], None] = _accept
     """Refuse a plan that a machine with this number of usable CPUs cannot measure. Raises PlanError."""
-    replaces: Callable[[Plan], Plan | None] = _accept
+    replaces: Callable[[Plan], Plan | None] = lambda plan: None
     """The plan with this kind in place of another, for a server that stores keys. None: there is no equivalent."""
     describe: Callable[[StoredPlan], str] | None = None
     """The workload in words. None: as sysbench's."""
-
-
-@dataclass(frozen=True)
-class PlanCheck:
-    """A check of a plan, for combinations of settings that make no sense."""
-
-    check: Callable[[Plan], None]
-    """Raises PydanticCustomError, which names the key concerned."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from howfar.plan.factors import (
 )
 from howfar.plan.kinds import Keys
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, PlanPart, WarmupNs, refusal
-from howfar.plan.workload import PLAN_CHECKS, PLAN_TABLES, WORKLOADS, Data, Workload, with_tables
+from howfar.plan.workload import PLAN_CHECKS, PLAN_TABLES, WORKLOADS, Data, Workload
 
 
 def _workloads(kinds: Sequence[str]) -> str:
@@ -193,13 +193,18 @@ class Plan(PlanPart):
 
     @model_validator(mode="after")
     def _check_slices(self) -> Self:
-        for each in PLAN_CHECKS:
-            each.check(self)
+        for check in PLAN_CHECKS:
+            check(self)
         return self
 
 
 if not TYPE_CHECKING:
-    Plan = with_tables(Plan)
+    Plan = create_model(
+        "Plan",
+        __base__=Plan,
+        __module__=__name__,
+        **{table.name: (dict[table.key_type, table.model], Field(default_factory=dict)) for table in PLAN_TABLES},
+    )
 
 PlanJson = dict[str, Any]
 """A plan as kept in a run file: `Plan.model_dump(mode="json")`."""

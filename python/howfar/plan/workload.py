@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, StrictBool, create_model, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from howfar.plan import engine_limits as limits
-from howfar.plan.kinds import Operation, PlanCheck, PlanTable, WorkloadKind
+from howfar.plan.kinds import Operation, PlanTable, WorkloadKind
 from howfar.plan.quantities import PlanPart, refusal
 from howfar.slices import collect
-
-ModelT = TypeVar("ModelT", bound=type[PlanPart])
 
 _STATEMENTS = frozenset({"db_ps_mode", "distribution"})
 _READS = frozenset(
@@ -50,6 +49,8 @@ OPERATIONS: Mapping[str, Operation] = {kind.operation.plural: kind.operation for
 """What loads count, by its plural."""
 
 if TYPE_CHECKING:
+    from howfar.plan.types import Plan
+
     KindName = str
     Unit = str
 else:
@@ -57,16 +58,9 @@ else:
     Unit = Literal[tuple(OPERATIONS)]
 """`KindName`: a name in `WORKLOADS`. `Unit`: the plural of an operation."""
 PLAN_TABLES: tuple[PlanTable[Any], ...] = collect("plan", "TABLES", PlanTable)
-PLAN_CHECKS = collect("plan", "CHECKS", PlanCheck)
-
-
-def with_tables(model: ModelT) -> ModelT:
-    """The model of a plan with the tables of the slices."""
-    fields: Any = {
-        table.name: (dict[table.key_type, table.model], Field(default_factory=dict))  # type: ignore[name-defined]
-        for table in PLAN_TABLES
-    }
-    return cast(ModelT, create_model(model.__name__, __base__=model, __module__=model.__module__, **fields))
+PLAN_CHECKS: tuple[Callable[[Plan], None], ...] = collect("plan", "CHECKS", FunctionType)
+"""Checks of plans of any kind, for combinations of settings that make no sense. Each raises PydanticCustomError, which names the key
+concerned."""
 
 
 class Data(PlanPart):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from howfar.analysis.advice import MAX_ARMS_NAMED
 from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
 from howfar.analysis.summary import Summary
 from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
-from howfar.report.document import Certainty
 from howfar.report.figures import has_only_faults, ratios_differ_from_rows, shown_cells, widest_interval
 from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole, StopReason
@@ -51,34 +49,39 @@ _DOUBTS = {
 """Warnings that put the answer into question, the most serious first."""
 
 
-def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> Certainty:
+def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> str:
     """`Firm: everything was measured 8 times; differences in throughput below 4.0 % may be chance.` Without an answer, why nothing is
-    sure, and the command that gets one.
+    sure. Empty: no trial was good.
 
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
     if summary.answer.is_missing:
-        return _missing(summary)
+        return TEXTS["missing"]
     if not summary.good_trials:
-        return Certainty()
+        return ""
     width, counts = _width(summary, is_about_ratios), _counts(summary)
     doubts, fewest, most = _doubts(summary), min(counts), max(counts)
-    verdict = _verdict(summary, fewest, width, bool(doubts))
-    opening: str = verdict
+    verdict = _verdict(summary, fewest, width)
     if doubts:
-        opening = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
+        verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
-    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=opening, **figures)
-    text = join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
-    return Certainty(text)
+    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
+    return join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
+
+
+def command_for_answer(summary: Summary) -> str:
+    """The command that measures as much as an answer needs. Empty: there is an answer."""
+    if not summary.answer.is_missing:
+        return ""
+    has_stopped = summary.stop in (StopReason.TIME, StopReason.BLOCKS)
+    return TEXTS["resume-stopped" if has_stopped else "resume"]
 
 
 def with_doubt(summary: Summary, is_about_ratios: bool = True) -> Summary:
     """The summary, whose answer begins with a doubt if its certainty is poor: `Probably: remote makes fewer queries/s.`"""
     if summary.answer.is_missing or not summary.good_trials or not any(map(_is_claim, summary.answer.findings)):
         return summary
-    width = _width(summary, is_about_ratios)
-    if _verdict(summary, min(_counts(summary)), width, bool(_doubts(summary))) != "poor":
+    if not _is_poor(summary, _width(summary, is_about_ratios)):
         return summary
     sentence = _doubtful_sentence(summary)
     answer = summary.answer.model_copy(update={"sentence": sentence})
@@ -94,12 +97,6 @@ def _counts(summary: Summary) -> list[int]:
     """How often each cell was measured."""
     cells = [cell for cell in shown_cells(summary) if cell.settled_after is None]
     return [cell.trials for cell in cells] or [summary.complete_blocks or summary.blocks]
-
-
-def _missing(summary: Summary) -> Certainty:
-    """Without an answer: how little the figures say, and the command that measures more."""
-    has_stopped = summary.stop in (StopReason.TIME, StopReason.BLOCKS)
-    return Certainty(TEXTS["missing"], command=TEXTS["resume-stopped" if has_stopped else "resume"])
 
 
 def _doubtful_sentence(summary: Summary) -> str:
@@ -129,14 +126,19 @@ POOR_WIDTH = 0.5
 """Half-width of the widest interval of a ratio from which an answer is poor."""
 
 
-def _verdict(summary: Summary, fewest: int, width: float | None, is_doubtful: bool) -> Literal["firm", "fair", "poor"]:
-    """`firm`: at least eight measurements, ratios as narrow as requested, and nothing that casts doubt. `poor`: see `POOR_WIDTH`."""
-    disturbance = summary.disturbance
-    if is_doubtful or (disturbance is not None and disturbance.is_much) or (width or 0.0) > POOR_WIDTH:
+def _verdict(summary: Summary, fewest: int, width: float | None) -> str:
+    """`firm`: at least eight measurements, ratios as narrow as requested, and nothing that casts doubt. `poor`: see `_is_poor`."""
+    if _is_poor(summary, width):
         return "poor"
     is_precise = (width or 0.0) <= summary.target_half_width and (width is None or summary.noise_floor is not None)
-    is_firm = fewest >= FEW_BLOCKS and is_precise and disturbance is None and not _warnings(summary) & _UNSTEADY
+    is_firm = fewest >= FEW_BLOCKS and is_precise and summary.disturbance is None and not _warnings(summary) & _UNSTEADY
     return "firm" if is_firm else "fair"
+
+
+def _is_poor(summary: Summary, width: float | None) -> bool:
+    """Whether something casts doubt on the answer, other programs disturbed much of the run, or the width exceeds `POOR_WIDTH`."""
+    is_disturbed = summary.disturbance is not None and summary.disturbance.is_much
+    return is_disturbed or (width or 0.0) > POOR_WIDTH or bool(_doubts(summary))
 
 
 def _precision(summary: Summary, width: float | None) -> Iterator[str]:
@@ -196,7 +198,8 @@ def is_busy_by_programs(summary: Summary) -> bool:
 
 def _doubts(summary: Summary) -> list[str]:
     said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
-    return [name for doubt, name in _DOUBTS.items() if doubt in _warnings(summary) - said]
+    warnings = _warnings(summary) - said
+    return [name for doubt, name in _DOUBTS.items() if doubt in warnings]
 
 
 def _warnings(summary: Summary) -> set[Diagnostic]:

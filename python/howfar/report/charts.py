@@ -161,10 +161,15 @@ def two_columns(count: int, width: int) -> tuple[int, int]:
     return (1, width) if width < PHONE or count == 1 else (2, (width - 60) // 2)
 
 
+def _label_gap(domain: tuple[float, float], height: int) -> float:
+    """The factor between the places of two labels on a logarithmic axis that just do not cover each other."""
+    return math.pow(domain[1] / domain[0], LABEL_GAP / height)
+
+
 def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
     """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other, and down where
     they would leave the axis."""
-    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    gap = _label_gap(domain, height)
     positions: dict[int, float] = {}
     lowest, highest = 0.0, domain[1]
     ascending = sorted(range(len(values)), key=values.__getitem__)
@@ -193,7 +198,7 @@ def label_layers(rows: Rows, x: Any, y: Any, colour: Any, domain: tuple[float, f
 
 def _apart(labels: Rows, x_value: float, domain: tuple[float, float], height: int) -> Rows:
     """The labels at this place of the horizontal axis that do not cover each other, from the lowest."""
-    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    gap = _label_gap(domain, height)
     kept: Rows = []
     for row in sorted((row for row in labels if row["x"] == x_value), key=lambda row: float(row["place"])):
         if not kept or row["place"] >= kept[-1]["place"] * gap:

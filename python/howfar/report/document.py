@@ -50,15 +50,6 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Certainty:
-    """How sure an answer is, and what follows from it."""
-
-    text: str = ""
-    command: str = ""
-    """The command that gets an answer, where there is none."""
-
-
-@dataclass(frozen=True)
 class Answer:
     """The answer in one or two sentences, with cards next to it where a renderer has room for them."""
 
@@ -66,19 +57,15 @@ class Answer:
     cards: tuple[Card, ...] = ()
     why: str = ""
     """The cause, with its figures. Empty: not known."""
-    certainty: str | Certainty = ""
+    certainty: str = ""
     """How sure the answer is. Empty: there is none."""
+    command: str = ""
+    """The command that gets an answer. Empty: there is one, or no command gets it."""
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """The labelled lines below the answer."""
-        sure = self.certainty.text if isinstance(self.certainty, Certainty) else self.certainty
-        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", sure)) if text)
-
-    @property
-    def command(self) -> str:
-        """The command that gets an answer. Empty: there is one, or no command gets it."""
-        return self.certainty.command if isinstance(self.certainty, Certainty) else ""
+        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
 
 
 @dataclass(frozen=True)

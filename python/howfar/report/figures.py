@@ -142,13 +142,10 @@ def cpu_parts(cell: CellSummary) -> str:
 
 TOO_CLOSE = "too close to call"
 """Stands for a difference that may be chance."""
-THROUGHPUT_WORDS = {
-    Resolution.SLOWER: "fewer",
-    Resolution.FASTER: "more",
-    Resolution.NOT_RESOLVED: TOO_CLOSE,
-    Resolution.BASELINE: "reference",
-}
-"""What a ratio of throughputs shows: of operations per second there are fewer or more. Only times are said as factors of time."""
+_THROUGHPUT_WORDS = {Resolution.SLOWER: "fewer", Resolution.FASTER: "more"}
+"""What a ratio of throughputs shows: of operations per second there are fewer or more, never slower or faster ones."""
+_CPU_WORDS = {Resolution.SLOWER: "more", Resolution.FASTER: "less"}
+"""What a ratio of CPU times per operation shows."""
 
 
 def resolution_text(cell: CellSummary) -> str:
@@ -159,7 +156,7 @@ def resolution_text(cell: CellSummary) -> str:
         return "no common block" if offered_per_s(cell.factors) is None else "at a given rate"
     if cell.resolution is Resolution.NOT_RESOLVED and excludes_one(cell.ratio):
         return "maybe chance"  # one of as many comparisons may differ so much, or it is within the noise
-    return THROUGHPUT_WORDS[cell.resolution]
+    return _THROUGHPUT_WORDS.get(cell.resolution, TOO_CLOSE)
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
@@ -375,9 +372,7 @@ def trial_rows(summary: Summary) -> list[list[str]]:
 
 def cpu_resolution_text(resolution: Resolution) -> str:
     """Meaning of the CPU ratio in words."""
-    return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(
-        resolution, TOO_CLOSE
-    )
+    return "reference" if resolution is Resolution.BASELINE else _CPU_WORDS.get(resolution, TOO_CLOSE)
 
 
 def rate(bps: float | None) -> str:

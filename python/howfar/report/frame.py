@@ -21,7 +21,7 @@ from howfar.plan.factor import Level, ServerLinks
 from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.workload import OPERATIONS
 from howfar.report import charts, figures, limit_text, palette
-from howfar.report.certainty import certainty, is_busy_by_programs
+from howfar.report.certainty import certainty, command_for_answer, is_busy_by_programs
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -281,7 +281,11 @@ def frame(
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
         Answer(
-            summary.verdict, cards if answered else (), summary.answer.why, certainty(summary, is_about_ratios, proofs)
+            summary.verdict,
+            cards if answered else (),
+            summary.answer.why,
+            certainty(summary, is_about_ratios, proofs),
+            command_for_answer(summary),
         ),
         *(answer_charts if answered else ()),
         *main_blocks,
@@ -395,19 +399,19 @@ def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
         for advice in summary.advice
     ]
     first_blocks = what_to_do(all_advice[:MAX_ADVICE_SHOWN])
-    configuration_lines = [
+    more_advice = tuple(all_advice[MAX_ADVICE_SHOWN:])
+    return first_blocks, [*([Details("More advice", more_advice)] if more_advice else []), *configuration(summary)]
+
+
+def configuration(summary: Summary) -> list[Block]:
+    """The advice that comes with lines for a file, with these lines. Empty: none does."""
+    blocks = [
         block
         for advice in summary.advice
         if advice.lines and advice.id not in COMMANDS
-        for block in (Text(advice.action), Code(tuple(advice.lines)))
+        for block in (Text(advice.action), Code(advice.lines))
     ]
-    titled_blocks = (
-        ("More advice", all_advice[MAX_ADVICE_SHOWN:], False),
-        ("Configuration", configuration_lines, True),
-    )
-    return first_blocks, [
-        Details(title, tuple(blocks), unfolded) for title, blocks, unfolded in titled_blocks if blocks
-    ]
+    return [Details("Configuration", tuple(blocks), open=True)] if blocks else []
 
 
 # ---------------------------------------------------------------- the method

@@ -312,9 +312,10 @@ class _Screen(Markdown):
         while _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES and self.max_reasons and not self.details:
             self.max_reasons -= 1
             last_paragraphs = last([*answer, *steps])
-        if _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES:
+        if steps and _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES:
             others, last_paragraphs = [*others, *steps], last(answer)
-            last_paragraphs[:1] = [[*last_paragraphs[0], *self._steps_above(steps)]] if answer else last_paragraphs[:1]
+            if answer:
+                last_paragraphs[0] = [*last_paragraphs[0], *self._steps_above(steps)]
         return _join_paragraphs([*question, *self.paragraphs(others), *more_lines, *files, *last_paragraphs])
 
     def _steps_above(self, steps: Sequence[Block]) -> Lines:

@@ -115,14 +115,13 @@ def _stores_keys(plan: Plan) -> bool:
 
 def _check_server(plan: Plan) -> None:
     """Check that the workload fits the server's kind. Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
-    from howfar.lab.servers.kinds import STORES
+    from howfar.lab.servers.kinds import KINDS, STORES
 
     uses_keys = not WORKLOADS[plan.workload.kind].reads_tables
     for server in plan.factors.server:
         kind = server_kind(server)
         if uses_keys == (kind in STORES):
-            if not SERVER_KINDS[kind].encrypts_socket and kind not in STORES:
+            if not KINDS[kind].encrypts_socket and kind not in STORES:
                 _check_socket_plain(plan, kind)
             continue
         if uses_keys:
@@ -151,10 +150,10 @@ def _without_uncarried_paths(plan: Plan) -> FittedPlan:
 
 def _uncarried_paths(plan: Plan) -> dict[Level, str]:
     """Paths whose programs cannot read the protocols of the plan's servers. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
+    from howfar.lab.servers.kinds import KINDS
 
     servers = (*plan.factors.server, *load_class(plan).find_auxiliary_servers(plan))
-    services = {SERVER_KINDS[server_kind(server)].service for server in servers}
+    services = {KINDS[server_kind(server)].service for server in servers}
     return {name: reason for name in plan.factors.path if (reason := reason_not_carried(find_path(name), services))}
 
 
@@ -166,8 +165,8 @@ def check_movable(plan: Plan) -> None:
 
 
 def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
-    """Check that the paths' programs are installed and can carry the plan's sessions. `on_other_host`: see `fit`. Raises PlanError,
-    MissingError."""
+    """Check that the paths' programs are installed and can carry the plan's sessions. `on_other_host`: see `fit_plan`. Raises
+    PlanError, MissingError."""
     prepares = WORKLOADS[plan.workload.kind].prepares and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
         if any(excluded.matches(levels) for excluded in plan.leave_out):
@@ -210,9 +209,9 @@ def _check_keys(plan: Plan) -> None:
 
 def service_of(plan: Plan) -> ServiceName:
     """The service that clients use as the plan's main server. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS as SERVER_KINDS
+    from howfar.lab.servers.kinds import KINDS
 
-    return SERVER_KINDS[server_kind(plan.factors.server[0])].service
+    return KINDS[server_kind(plan.factors.server[0])].service
 
 
 def _check_auxiliary_programs(plan: Plan) -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SerializeAsAny
@@ -169,14 +170,18 @@ class FaultRecord(Record):
         """The figure that is summed over an arm's trials, as the arm's own figure."""
 
 
+@cache
+def _fault_classes() -> Mapping[str, type[FaultRecord]]:
+    """The slices' records of faults, by `kind`. Collected when first needed, because the slices' modules import this one."""
+    classes = cast(tuple[type[FaultRecord], ...], collect("records", "FAULTS", type))
+    return {record.model_fields["kind"].default: record for record in classes}
+
+
 def _with_its_class(fault: Any) -> Any:
     """The record of a fault as an object of its class, which its `kind` names. Raises ValueError."""
     if not isinstance(fault, Mapping):
         return fault
-    classes = {
-        record.model_fields["kind"].default: record
-        for record in cast(tuple[type[FaultRecord], ...], collect("records", "FAULTS", type))
-    }
+    classes = _fault_classes()
     if (record := classes.get(str(fault.get("kind")))) is None:
         raise ValueError(f"no kind of fault is called {fault.get('kind')!r}; known: {', '.join(classes)}")
     return record.model_validate(fault)

@@ -38,7 +38,7 @@ impl<S: PartialEq + Clone, E> EffectSlot<S, E> {
         spec: Option<&S>,
         make: impl FnOnce(&S, &dyn Fn(&str) -> RandomStream) -> E,
     ) {
-        // While the effect is off, a change of the seed has no effect on it.
+        // The seed does not matter while the effect is off.
         let is_same_seed = spec.is_none() || self.seed == Some(direction.seed);
         if is_same_seed && self.spec.as_ref() == spec {
             return;

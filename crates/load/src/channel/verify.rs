@@ -322,7 +322,8 @@ fn is_issued_to(
             && certificate.common_name().is_some_and(matches_host))
 }
 
-/// Whether `pattern` matches `host`: both are equal, or the pattern has at least three labels, the first of which is `*`.
+/// Whether `pattern` matches `host`: both are equal, or the pattern has at least three labels, the first of which is `*` and stands for
+/// the host's first label.
 fn matches_pattern(pattern: &[u8], host: &[u8], allows_wildcard: bool) -> bool {
     if pattern.eq_ignore_ascii_case(host) {
         return true;

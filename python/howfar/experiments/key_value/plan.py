@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from howfar.plan.factors import FACTORS, factor_refusal
+from pydantic_core import PydanticCustomError
+
+from howfar.plan.factors import factor_refusal
 from howfar.plan.kinds import Keys, Operation, WorkloadKind, refuse_sql_factors
 
 if TYPE_CHECKING:
@@ -21,11 +23,14 @@ def _check(plan: Plan) -> None:
 
 def _replaces(plan: Plan) -> Plan | None:
     """The plan with gets of a key in place of point selects. None for other workloads, and if a factor needs tables."""
-    factors = plan.factors
-    needs_sql = any(getattr(factors, name) != (factor.default,) for name, factor in FACTORS.items() if factor.needs_sql)
-    if plan.workload.kind != "oltp_point_select" or needs_sql or factors.content != ("digits",):
+    if plan.workload.kind != "oltp_point_select":
         return None
-    return plan.model_copy(update={"workload": type(plan.workload)(kind=KIND), "keys": Keys(set=0)})
+    replaced = plan.model_copy(update={"workload": type(plan.workload)(kind=KIND), "keys": Keys(set=0)})
+    try:
+        _check(replaced)
+    except PydanticCustomError:
+        return None
+    return replaced
 
 
 def _describe(plan: StoredPlan) -> str:

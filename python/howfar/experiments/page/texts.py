@@ -20,7 +20,8 @@ TEXTS: Texts = {
     "tcp-unclear": "on one machine, TCP against sockets is too close to call for {subject} pages",
     "round-trips": "with one page in flight, the {round_trips:n} round trips of a {subject} page take {estimate:table} ms longer on "
     "two machines, {each_ms:n} ms each",
-    "round-trips-unclear": "how much longer a {subject} page's {round_trips:n} round trips take on two machines is too close to call",
+    "round-trips-unclear": "whether the {round_trips:n} round trips of a {subject} page take longer on two machines is too close to "
+    "call",
     "connecting": "a {subject} page on {location} takes {estimate:table} ms longer if it opens its connections anew",
     "workers": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two",
     "workers-and-cpus": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two; "

@@ -25,6 +25,8 @@ SEMI_SYNC: dict[str, str] = {
 """Levels of `replication` in which a commit waits for an acknowledgement, with the servers' own names for them: two of MariaDB and
 MySQL; the rest are values of PostgreSQL's `synchronous_commit`. The first level of each server exposes and loses the fewest
 commits."""
+WITHOUT_REPLICA = frozenset({"off", "none"})
+"""Levels of `replication` in which the main server has no replica."""
 CLUSTERS: dict[str, str] = {
     "galera": "Galera",
     "group": "Group Replication",
@@ -99,7 +101,7 @@ Fault = Literal[
 
 def has_replica(cell: FactorLevels) -> bool:
     """Whether the cell has a replica."""
-    return REPLICATION.level_in(cell) not in ("off", "none")
+    return REPLICATION.level_in(cell) not in WITHOUT_REPLICA
 
 
 def _has_following_replica(cell: FactorLevels) -> bool:

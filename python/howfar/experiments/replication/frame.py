@@ -16,8 +16,8 @@ from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
 from howfar.findings import capital, fill, note
 from howfar.report import figures
-from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, make_table
-from howfar.report.frame import frame
+from howfar.report.document import Block, Bullets, Card, Cell, Column, Details, Document, Table, make_table
+from howfar.report.frame import configuration, frame
 from howfar.report.sections import cell_records
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import limits_text
@@ -45,7 +45,7 @@ def document(
             )
         }
     )
-    below = [*_configuration(summary), *sections, *_evidence(summary)]
+    below = [*configuration(summary), *sections, *_evidence(summary)]
     return frame(
         shortened,
         main,
@@ -55,15 +55,6 @@ def document(
         is_about_ratios=False,
         proofs=proofs,
     )
-
-
-def _configuration(summary: Summary) -> list[Block]:
-    """The advice that comes with lines for my.cnf, with these lines."""
-    actions_and_lines = [
-        (advice.action, advice.lines) for advice in summary.advice if advice.lines and advice.id not in COMMANDS
-    ]
-    blocks = [block for action, lines in actions_and_lines for block in (Text(action), Code(lines))]
-    return [Details("Configuration", tuple(blocks), open=True)] if blocks else []
 
 
 # ---------------------------------------------------------------- the table of modes

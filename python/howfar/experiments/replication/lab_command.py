@@ -11,7 +11,14 @@ from howfar.cli.client_files import client_options, write_secret
 from howfar.cli.lab_groups import GroupOptions
 from howfar.contract.ping_messages import UnixTarget
 from howfar.errors import UsageError
-from howfar.experiments.replication.factors import DISTANCES, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION
+from howfar.experiments.replication.factors import (
+    DISTANCES,
+    REPLICA_RATE_BPS,
+    REPLICA_RTT_NS,
+    REPLICAS,
+    REPLICATION,
+    WITHOUT_REPLICA,
+)
 from howfar.experiments.replication.lab.dialect import replication_dialect
 from howfar.experiments.replication.lab.member import Member
 from howfar.experiments.replication.lab.replicated_group import ReplicatedGroup
@@ -57,7 +64,7 @@ def _read(values: Mapping[str, str | None], server: str) -> Plan | None:
     UsageError, PlanError, ServerMissing."""
     mode, levels = values["replication"], {name: values[name] for name in _NAMES if name != "replication"}
     given_levels = {name: level for name, level in levels.items() if level is not None}
-    if mode in ("off", "none"):
+    if mode in WITHOUT_REPLICA:
         raise UsageError(
             f"--replication {mode} means no replication", "Leave it out, or choose a mode such as async or galera."
         )

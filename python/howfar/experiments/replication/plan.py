@@ -15,10 +15,11 @@ from howfar.experiments.replication.factors import (
     SEMI_SYNC,
     SHORT_ROW,
     SYNCHRONOUS_COMMIT_OFF,
+    WITHOUT_REPLICA,
 )
 from howfar.paths import is_direct
 from howfar.plan.factors import CLOSED, FACTORS, factor_refusal
-from howfar.plan.kinds import PlanCheck, WorkloadKind
+from howfar.plan.kinds import WorkloadKind
 from howfar.plan.quantities import refusal
 from howfar.units import format_size_bytes
 
@@ -34,7 +35,7 @@ INSERTS, UPDATES = "single_row_inserts", "single_row_updates"
 
 
 def _check_replication(plan: Plan) -> None:
-    factors, without_replica = plan.factors, set(plan.factors.replication) <= {"off", "none"}
+    factors, without_replica = plan.factors, set(plan.factors.replication) <= WITHOUT_REPLICA
     if without_replica and factors.fault != ("none",):
         raise factor_refusal(
             "fault", "a fault needs a replica that takes over: name a mode of replication that has one"
@@ -71,9 +72,9 @@ def _check_writers(plan: Plan) -> None:
     factors = plan.factors
     if factors.writers == ("one",):
         return
-    if plan.workload.kind != "single_row_updates":
+    if plan.workload.kind != UPDATES:
         raise factor_refusal(
-            "writers", "two writers need the workload single_row_updates: only there is it known whose row is whose"
+            "writers", f"two writers need the workload {UPDATES}: only there is it known whose row is whose"
         )
     if not all(is_direct(path, 1, by_socket=True) for path in factors.path) or factors.load != (CLOSED,):
         raise factor_refusal(
@@ -93,7 +94,7 @@ def _check_faults(plan: Plan) -> None:
         raise factor_refusal(
             "replicas", f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}"
         )
-    single_primary_modes = set(plan.factors.replication) - {"off", "none"} - clusters
+    single_primary_modes = set(plan.factors.replication) - WITHOUT_REPLICA - clusters
     if single_primary_modes and (cluster_only := faults & set(CLUSTER_ONLY_FAULTS)):
         raise factor_refusal(
             "fault",
@@ -124,7 +125,7 @@ def _describe_updates(_: StoredPlan) -> str:
     return f"{UPDATES}: one row updated per transaction, autocommit, the same one by all clients of a node"
 
 
-CHECKS = tuple(map(PlanCheck, (_check_replication, _check_workload, _check_writers, _check_faults)))
+CHECKS = (_check_replication, _check_workload, _check_writers, _check_faults)
 WORKLOADS = (
     # One row per transaction into a separate table, keys drawn by the clients, autocommit.
     WorkloadKind(INSERTS, creates_tables=True, describe=_describe_inserts),

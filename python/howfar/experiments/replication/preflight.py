@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.experiments.replication.factors import SEMI_SYNC
+from howfar.experiments.replication.factors import SEMI_SYNC, WITHOUT_REPLICA
 from howfar.experiments.replication.lab.dialect import replication_dialect
 from howfar.experiments.replication.lab.galera import SYNC_WAIT
 from howfar.experiments.replication.lab.group import GroupReplication
@@ -25,7 +25,7 @@ def _servers(plan: Plan) -> int:
 
 def _with_server_modes(plan: Plan) -> FittedPlan:
     """The plan with the server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
-    if set(plan.factors.replication) <= {"off", "none"} or (kind := server_kind(plan.factors.server[0])) in STORES:
+    if set(plan.factors.replication) <= WITHOUT_REPLICA or (kind := server_kind(plan.factors.server[0])) in STORES:
         return FittedPlan(plan)
     return with_replacements(plan, "replication", replication_dialect(kind).replacements)
 
@@ -33,13 +33,13 @@ def _with_server_modes(plan: Plan) -> FittedPlan:
 def _unsupported_levels(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels of replication that the server does not support, by factor, with the reason."""
     factors = plan.factors
-    if set(factors.replication) <= {"off", "none"}:
+    if set(factors.replication) <= WITHOUT_REPLICA:
         return {}
     program = find_server(factors.server[0])
     dialect, server_name = replication_dialect(program.kind), f"{program.kind} {program.version}"
     acknowledges = dialect.always_acknowledges or find_features(program).semi_sync
     max_wait_for = dialect.max_replicas_to_wait_for
-    foreign_modes = set(factors.replication) - {"off", "none", *dialect.modes}
+    foreign_modes = set(factors.replication) - WITHOUT_REPLICA - set(dialect.modes)
     return {
         "replication": {
             level: f"{server_name} has no semi-synchronous replication"

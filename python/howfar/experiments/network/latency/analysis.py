@@ -13,11 +13,12 @@ from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.cycle import REST, largest_parts
 from howfar.findings import Finding
+from howfar.plan.factor import Level
 from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
-from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
-from howfar.stats.trials import KEEPS_UP, TrialTable, other_factors, p99_ms, quantile_ms
+from howfar.stats.intervals import Resolution, exponential, mean_interval
+from howfar.stats.trials import KEEPS_UP, TrialTable, other_factors, quantile_ms
 from howfar.store.records import Arm, Measured
 
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
@@ -92,10 +93,10 @@ def summarise_latency(evidence: RunEvidence) -> Latency | None:
     baseline = table.baseline
     rate_summary = _RateSummary(table, cells, evidence.floors, _baseline_capacity(table, baseline))
     return Latency(
-        baseline="" if baseline is None else _name_without_load(baseline),
+        baseline="" if baseline is None else _name_without_load(baseline.name, baseline.factors),
         paths=tuple(
             PathLatency(
-                name=_name_without_load(path_arms[0]),
+                name=_name_without_load(path_arms[0].name, path_arms[0].factors),
                 capacity_per_s=_closed_loop_per_s(table, closed_loop_arms.get(other_levels)),  # type: ignore[call-overload]
                 rates=tuple(
                     rate_summary.summarise_rate(arm)
@@ -123,10 +124,9 @@ def _baseline_capacity(table: TrialTable, baseline: Arm | None) -> float | None:
     return float(before) if isinstance(before, int | float) else None
 
 
-def _name_without_load(arm: Arm | CellSummary) -> str:
+def _name_without_load(name: str, factors: Mapping[str, Level]) -> str:
     """The cell's name without its load."""
-    label = LOAD.label(LOAD.level_in(arm.factors))
-    name = arm.name if isinstance(arm, Arm) else arm.arm
+    label = LOAD.label(LOAD.level_in(factors))
     return ", ".join(part for part in name.split(", ") if part != label)
 
 
@@ -140,8 +140,8 @@ class _RateSummary:
         per_s = offered_per_s(arm.factors) or 0.0
         answered = mean_interval(self.table.answered_shares(arm) or [0.0])
         keeps_up = answered.value >= KEEPS_UP
-        ratio = self._ratio(arm) if keeps_up else None
-        throughput_sense = self.floors.threshold(arm.factors, Metric.P99).resolve(ratio)
+        compared = self._compare_p99(arm) if keeps_up else None
+        ratio, throughput_sense = compared or (None, Resolution.NOT_RESOLVED)
         inverted = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
         return AtRate(
             arm=arm.name,
@@ -159,14 +159,13 @@ class _RateSummary:
         values_ms = [ms for trial in self.table.measured(arm.name) if (ms := quantile_ms(trial, share)) is not None]
         return exponential(mean_interval([math.log(ms) for ms in values_ms])) if values_ms else None
 
-    def _ratio(self, arm: Arm) -> Estimate | None:
+    def _compare_p99(self, arm: Arm) -> tuple[Estimate, Resolution] | None:
+        """Ratio of its p99 to its reference's, in the sense of throughput. None: the arm is itself the reference, or the reference
+        queues, so that its p99 grows with the trial's length."""
         reference = self.table.compared_reference(arm)
         if reference is None or not self.table.keeps_up(reference):
-            return (
-                None  # it is itself the reference; or the reference queues, and its p99 grows with the trial's length
-            )
-        ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
-        return judge_ratio(ratios).reported if ratios else None
+            return None
+        return self.floors.ratio(self.table, arm.name, reference.name, Metric.P99)
 
 
 def _transactions_per_s(measured: Measured) -> float:
@@ -188,7 +187,9 @@ def conclude(latency: Latency) -> tuple[Finding, ...]:
 def explain(latency: Latency, cells: Iterable[CellSummary]) -> tuple[Finding, ...]:
     """How long a transaction occupies a connection of the paths for which a rate is too high, and the largest part of that time.
     `cells`: those of the run."""
-    closed_loop = {_name_without_load(cell): cell for cell in cells if offered_per_s(cell.factors) is None}
+    closed_loop = {
+        _name_without_load(cell.arm, cell.factors): cell for cell in cells if offered_per_s(cell.factors) is None
+    }
     return tuple(
         _capacity_finding(path, closed_loop.get(path.name))
         for path in latency.paths
