@@ -14,9 +14,13 @@ import pytest
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
+from howfar.other_programs import NO_WAIT
 from tests.lab import certificates
 from tests.lab.local_servers import SERVERS, LocalServer, require_server, run_server
 from tests.lab.sandboxes import FORBID_NAMESPACES
+
+# Tests run side by side, so other programs are always busy.
+os.environ[NO_WAIT] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ from howfar.contract.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.contract.receipt import ProgramUse
 from howfar.engine.process import find_engine
 from howfar.load.result import Result, make_result
 
@@ -118,12 +119,17 @@ def events(of: LoadJob, done: Finished | None = None, **receipt_changes: Any) ->
     return [ready, measuring, *(interval(number) for number in range(10)), done or finished()]
 
 
-def result(of: LoadJob | None = None, done: Finished | None = None, mismatches: tuple[str, ...] = ()) -> Result:
+def result(
+    of: LoadJob | None = None,
+    done: Finished | None = None,
+    mismatches: tuple[str, ...] = (),
+    programs: tuple[ProgramUse, ...] | None = (),
+) -> Result:
     of = of or job()
     messages = events(of, done)
     assert isinstance(messages[0], Ready) and isinstance(messages[1], Measuring) and isinstance(messages[-1], Finished)
     slices = tuple(event for event in messages if isinstance(event, Interval))
-    return make_result(of, messages[0], messages[1], slices, messages[-1], mismatches)
+    return make_result(of, messages[0], messages[1], slices, messages[-1], mismatches, programs)
 
 
 def overloaded() -> Result:

@@ -19,8 +19,8 @@ from howfar.contract.messages import Receipt
 from howfar.contract.receipt import PrimaryState, ReplicationReceipt, ReplicationWindow, Snapshot, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram
 from howfar.experiments.registry import summarise
-from howfar.experiments.replication.records import CrashRecord, FallbackRecord, FallbackSample
-from howfar.store.records import Arm, ArmRole, LagRecord, Measured, Run, StopReason, Trial, Window
+from howfar.experiments.replication.records import CrashRecord, FallbackRecord, FallbackSample, LagRecord
+from howfar.store.records import Arm, ArmRole, Measured, Run, StopReason, Trial, Window
 
 MS, S = 1_000_000, 1_000_000_000
 ELAPSED_NS = 4 * S

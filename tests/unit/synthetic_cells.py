@@ -18,9 +18,9 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import Cycle, CyclePart
 from howfar.bottleneck.limit import Limit
 from howfar.bottleneck.traffic import NetworkSeries
+from howfar.experiments.network.what_if import WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings, WhatIfWorked
 from howfar.findings import Finding, Texts
 from howfar.model.resource import Resource
-from howfar.model.what_if import WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings, WhatIfWorked
 from howfar.stats.estimate import Estimate
 from howfar.store.records import Arm, ArmRole, Run, StopReason
 

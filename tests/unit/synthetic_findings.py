@@ -31,9 +31,9 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation, Limit
 from howfar.experiments.network.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
 from howfar.experiments.network.bandwidth.texts import TEXTS
+from howfar.experiments.network.fit import ModelPoint, Prediction
 from howfar.experiments.registry import summarise
 from howfar.findings import Finding
-from howfar.model.fit import ModelPoint, Prediction
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.unit.rendered import csv as csv
 from tests.unit.rendered import html as html
@@ -57,11 +59,11 @@ def test_with_a_baseline_over_the_link_the_others_are_bounded_from_above() -> No
     assert found["forwarded-socket"].cpu_resolution is Resolution.SLOWER
 
 
-def test_every_report_shows_the_sign_and_says_what_it_means() -> None:
+def test_every_report_shows_the_mark_and_says_what_it_means() -> None:
     summary = summarise(remote_with(9.9))
     for page in (terminal.render(summary, 100), markdown.render(summary), html.render(summary)):
-        assert "≥ 1.3" in page
+        assert re.search(r"\b1\.3\d*\+", page)
         assert "not counted" in " ".join(page.split())
     assert ",at least," in csv.render(summary)
     local = summarise(synthetic_run(models=PATHS[:3], samples=20))
-    assert "≥" not in terminal.render(local, 100)
+    assert "not counted" not in " ".join(terminal.render(local, 100).split())

@@ -22,6 +22,7 @@ from howfar.analysis.compare import (
     compare,
     compare_with_first,
 )
+from howfar.analysis.compare_texts import HOSTS
 from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
@@ -233,7 +234,7 @@ def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_m
     far = compare(on_hosts(run, 7_800), on_hosts(run, 200_000))
     assert not any(arm.same_cell for arm in far.arms)
     assert (
-        "too far off to compare plain, " in far.hosts_note
+        HOSTS["far"].format(arms="plain, ") in far.hosts_note
         and "RTT 7.8us, rate 1gbit before, RTT 0.2ms" in far.hosts_note
     )
 
@@ -263,8 +264,8 @@ def test_nodes_are_as_far_apart_pair_by_pair(one: str, other: str, near: bool) -
 def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable() -> None:
     lab = synthetic_run()
     near, far = (compare(lab, on_hosts(lab, rtt_ns)).hosts_note for rtt_ns in (rtt_of(lab) - 90_000, 600_000))
-    assert "too far off" not in near
-    assert "agrees" in far and "too far off to compare remote" in far
+    assert HOSTS["far"].format(arms="") not in near
+    assert "agrees" in far and HOSTS["far"].format(arms="remote") in far
     assert "Run the laboratory with what was measured between the hosts: --rtt 0.6ms --rate 1gbit." in far
 
 

@@ -128,7 +128,8 @@ def test_too_few_blocks_are_no_answer() -> None:
     finding = not_yet(MIN_BLOCKS - 1)
     assert (
         finding.id == NOT_YET
-        and sentence([finding], {}) == "No answer yet: this run has 3 blocks, and an answer needs 4."
+        and sentence([finding], {})
+        == "No answer yet: this run has 3 of the 4 blocks that an answer needs; each measures everything once."
     )
 
 

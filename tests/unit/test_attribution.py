@@ -29,7 +29,7 @@ from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue
 from howfar.bottleneck.evidence import gather_evidence
 from howfar.bottleneck.limit import Intervention, find_limit
 from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
-from howfar.bottleneck.texts import DIVIDED, LIMITS, NON_REMEDIES, REMEDIES
+from howfar.bottleneck.texts import LIMITS, NO_DOMINANT_USER, NON_REMEDIES, REMEDIES
 from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
@@ -192,13 +192,13 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         REPLICATED,
         Resource.ACKNOWLEDGEMENT,
         "high",
-        "98 % of the time & 85.7 ms each & half the distance, for about 2 times",
+        "98 % of transaction time & 85.7 ms each & half the distance, for about 2 times",
     ),
     "one connection that waits for itself": (
         Case(tps=2000, rtt_us=None, client_us=100, server_us=380),
         Resource.LATENCY,
         "",
-        "until the CPU of the server is full",
+        "until the server's CPU is full",
     ),
     "what nothing explains": (UNKNOWN, Resource.NOT_ESTABLISHED, "low", "95 % unexplained"),
     "statements that wait in the server": (
@@ -543,7 +543,7 @@ def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> 
     limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, other_programs={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
     assert limit.divided and limit.confidence == "low"
-    assert limit.says.endswith(DIVIDED)
+    assert limit.says.endswith(NO_DOMINANT_USER)
     assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
     assert limit.would_change.startswith("separate CPUs")
 

@@ -7,7 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 from hdrh.histogram import HdrHistogram
+from tests.unit.made_machine import BUSY
 
+from howfar import quiet_check
 from howfar.bench import calibration
 from howfar.bench.calibration import Calibration, Exchange, Limit, Load
 from howfar.cli import bench
@@ -86,6 +88,7 @@ def made_up() -> Calibration:
         setting=calibration.Setting(
             howfar="0", kernel="Linux", client_cpus=(1,), server_cpus=(0,), blocks=blocks, block_ns=10**9
         ),
+        machine=quiet_check.judge(BUSY),
         clock=calibration.make_clock([exchange()]),
         transports=(
             calibration.OverTransport(
@@ -97,6 +100,11 @@ def made_up() -> Calibration:
             ),
         ),
     )
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet_check, "measure", lambda seconds: quiet_check.judge(BUSY))
 
 
 def test_the_table_says_the_figures_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +120,17 @@ def test_the_table_says_the_figures_and_the_limit(monkeypatch: pytest.MonkeyPatc
         "limit was the",
     ):
         assert expected in text, text
+
+
+def test_the_last_lines_say_whether_the_machine_can_give_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is also noted before the two minutes of the calibration."""
+    monkeypatch.setattr(bench, "run_calibration", lambda *_: made_up())
+    result = CliRunner().invoke(bench.bench, ["calibrate", "--transport", "socket"])
+    _, _, last = result.stdout.partition(quiet_check.QUESTION)
+    assert len(last.splitlines()) <= 20
+    for expected in ("Not now", "cargo (pid 4711) and rustc (pid 4720)", "±27 %", "±11 %", "1. Stop cargo"):
+        assert expected in " ".join(last.split()), last
+    assert result.stderr.startswith(f"howfar: {quiet_check.QUESTION} Not now")
 
 
 def test_the_json_is_the_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from howfar.analysis.cells import CellSummary, CpuPerQuery
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.bottleneck.cycle import REST, ROUND_TRIPS, SERVER_CPU, Cycle, CyclePart
 from howfar.experiments.registry import summarise
-from howfar.report.certainty import certainty, command_for_answer, with_doubt
-from howfar.stats.intervals import Resolution
+from howfar.report.certainty import TEXTS, certainty, command_for_answer, with_doubt
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole, StopReason
 
 SUMMARY = summarise(synthetic_run(blocks=8, samples=60))
@@ -74,11 +75,14 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
     is_short(SUMMARY.answer.why)
     firm = certainty(SUMMARY)
-    assert firm.startswith("Firm: everything was measured 8 times; ") and with_doubt(SUMMARY) == SUMMARY
+    assert (
+        firm.startswith("Firm: everything was measured 8 times, once in each block; ")
+        and with_doubt(SUMMARY) == SUMMARY
+    )
     assert "because of" not in firm
     disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
     assert certainty(disturbed).startswith(
-        "Poor, because of other work on this machine: everything was measured 8 times; "
+        "Poor, because of other work on this machine: everything was measured 8 times, once in each block; "
     )
     doubted = with_doubt(disturbed)
     assert doubted.answer.sentence == doubted.verdict == f"Probably: c{SUMMARY.answer.sentence[1:]}", (
@@ -87,7 +91,7 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     assert certainty(SUMMARY.model_copy(update={"target_half_width": 0.001})).startswith("Fair: everything was ")
     few = tuple(cell.model_copy(update={"trials": 5}) for cell in SUMMARY.cells)
     assert certainty(SUMMARY.model_copy(update={"cells": few})).startswith(
-        "Fair: everything was measured only 5 times; "
+        "Fair: everything was measured only 5 times, once in each block; "
     )
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
     unknown = SUMMARY.model_copy(update={"answer": missing, "stop": StopReason.BLOCKS})
@@ -98,6 +102,26 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     doubtful = {"warnings": (Diagnostic.BUSY_MACHINE,), "answer": unsure}
     without_claim = SUMMARY.model_copy(update=doubtful)
     assert with_doubt(without_claim) == without_claim, "what claims nothing needs no doubt"
+
+
+def test_a_path_that_needs_a_larger_margin_than_some_result_is_named_with_it() -> None:
+    """No result is smaller than the difference below which all are too close to call."""
+    assert f" too close to call: {TEXTS['same-path']}" in certainty(SUMMARY)
+    wide = Estimate(value=0.9, low=0.7, high=1.16, n=8)
+    changes: dict[str, dict[str, object]] = {
+        "tcp": {"ratio": wide, "resolution": Resolution.NOT_RESOLVED},
+        "remote": {"ratio": Estimate(value=0.95, low=0.94, high=0.96, n=8)},
+    }
+    cells = tuple(cell.model_copy(update=changes.get(cell.arm, {})) for cell in SUMMARY.cells)
+    margin = half_width(simultaneous(wide, SUMMARY.claims))
+    assert margin is not None
+    text = certainty(SUMMARY.model_copy(update={"cells": cells}))
+    floor = noise_floor_text(SUMMARY.noise_floor or 0)
+    assert f"below {floor} are too close to call" in text
+    assert f"for tcp, those below {noise_floor_text(margin)}" in text
+    only_wide = tuple(cell for cell in cells if not cell.resolution.is_difference)
+    text = certainty(SUMMARY.model_copy(update={"cells": only_wide}))
+    assert f"below {noise_floor_text(margin)} are too close to call: 1 of 9 comparisons" in text
 
 
 def test_a_doubt_does_not_make_the_answer_longer_than_it_may_be() -> None:

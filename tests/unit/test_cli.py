@@ -239,7 +239,10 @@ def test_without_namespaces_the_local_paths_are_measured(
     assert "does not let howfar create namespaces" in err
     assert "Run as root." in err
     assert "Measuring socket and tcp only." in err
-    assert [arm.name for arm in read_run(tmp_path / "a.howfar").info.arms] == ["socket", "socket (again)", "tcp"]
+    info = read_run(tmp_path / "a.howfar").info
+    assert [arm.name for arm in info.arms] == ["socket", "socket (again)", "tcp"]
+    (left_out,) = info.environment.not_as_requested
+    assert left_out == "left out: path remote, forwarded-socket: this machine does not let howfar create namespaces"
 
 
 def test_report_formats(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
@@ -284,7 +287,7 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     code, out, _ = howfar("compare", "a.howfar", "b.howfar")
     assert code == 0
     assert out.startswith("Do these two runs give the same result?") and "0.50" in out
-    assert "other factor levels" in out and "time of a transaction" in out
+    assert "other factor levels" in out and "time per transaction" in out
     code, out, err = howfar("compare", "a.howfar", "a.howfar", "b.howfar")
     assert (code, "two files hold the same run" in err, "third run" in out) == (0, True, True)
     assert howfar("compare", "a.howfar")[0] == 2

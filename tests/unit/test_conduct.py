@@ -194,7 +194,7 @@ def test_where_every_block_is_spoiled_the_first_are_shown_and_that_is_said(tmp_p
     summary = summarise(run)
     assert all(cell.qps.low is None for cell in summary.cells)
     assert Diagnostic.DISTURBED in summary.warnings
-    assert "Every block had a void trial" in " ".join(warning_lines(summary))
+    assert "Each time that everything was measured, a trial was void" in " ".join(warning_lines(summary))
 
 
 def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:

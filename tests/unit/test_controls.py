@@ -265,7 +265,7 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
     assert (longer.name, longer.injected, longer.distinguishing_levels) == ("RTT +10 µs", 10, "1 thread")
     assert longer.measured.value == pytest.approx(excess_ns / 1e3, rel=0.1) and longer.recovered is recovered
     text = controls_text(summarise(run)).split("; ")[1]
-    assert text.startswith("an RTT increase of 10 µs, in a pair of arms of its own (1 thread), measured as ")
+    assert text.startswith("an RTT increase of 10 µs, in a separate pair of arms (1 thread), measured as ")
     assert text.endswith(", which is wrong") is not recovered
     assert (Diagnostic.CONTROL_MISSED in summarise(run).warnings) is not recovered
 

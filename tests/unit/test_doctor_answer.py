@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.made_doctor import client, floor, idle, looked, server
+from tests.unit.made_machine import BUSY, QUIET
 from tests.unit.rendered import GOLDEN, is_golden, is_short
 
+from howfar.contract.receipt import ProgramUse
 from howfar.doctor.checks import CHECKS
 from howfar.doctor.findings import Examination, Gain, Median, Rates, Server, Transport, Unseen
 from howfar.doctor.minimum_latency import make_median
 from howfar.doctor.report import answer, document
 from howfar.doctor.texts import PROBLEMS, STEPS, TRANSPORTS
 from howfar.findings import Finding
+from howfar.quiet_check import QuietReadings, judge
 from howfar.report.document import AdviceBlock, Answer
+from howfar.report.html import render as render_page
 from howfar.report.terminal import render
 
 
-def _examined(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Examination:
+def _examined(*servers: Server, unseen: tuple[Unseen, ...] = (), machine: QuietReadings | None = QUIET) -> Examination:
     checked = tuple(seen.model_copy(update={"findings": looked(seen)}) for seen in servers)
     return Examination(
         format=1, howfar_version="1", unix_ns=1_700_000_000_000_000_000, watched_s=3, looks=120, load_average=0.2, cpus=2,
-        pure_floors=(), unseen=unseen, servers=checked,
+        pure_floors=(), unseen=unseen, servers=checked, machine=None if machine is None else judge(machine),
     )  # fmt: skip
 
 
@@ -58,6 +64,32 @@ def test_the_steps_are_in_the_order_of_what_they_save_and_each_has_its_lines() -
     assert all(step.places and all(place.lines for place in step.places) for step in steps[:-1])
     assert steps[-1].lines == ("howfar doctor",) and blocks.index(steps[0]) < 4, "right below the answer in HTML"
     assert set(STEPS) == set(PROBLEMS), "each finding has a step"
+
+
+def _steps(examination: Examination) -> list[str]:
+    return [block.action for block in document(examination).blocks if isinstance(block, AdviceBlock)]
+
+
+def test_a_machine_that_is_not_quiet_adds_one_step_after_those_of_the_servers() -> None:
+    """The answer about the servers stays first. Without other steps there is nothing to examine again."""
+    idle_servers, changed = (server(),), (server(client()),)
+    assert _steps(_examined(*idle_servers)) == [] == _steps(_examined(*idle_servers, machine=None))
+    (step,) = _steps(_examined(*idle_servers, machine=BUSY))
+    assert step == "Stop cargo (pid 4711) and rustc (pid 4720), which use 1.2 of 2 CPUs, before you measure."
+    busy = _examined(*changed, machine=BUSY)
+    assert _steps(busy) == [_steps(_examined(*changed))[0], step, _steps(_examined(*changed))[1]]
+    assert isinstance(document(busy).blocks[0], Answer) and busy.to_change == _examined(*changed).to_change
+    for text in (render(document(busy), 200), render_page(document(busy)), busy.model_dump_json()):
+        assert "4711" in text
+
+
+def test_servers_and_their_clients_are_not_stopped_for_a_measurement() -> None:
+    for program, pid in (("mariadbd", 99), ("php-fpm8.2", client().pids[0])):
+        use = ProgramUse(name=program, pid=pid, cpus=1.5)
+        (step, *_) = _steps(_examined(server(), server(client(connections=2)), machine=replace(BUSY, programs=(use,))))[
+            1:
+        ]
+        assert step.startswith("Measure on another machine") and program in step
 
 
 def test_an_all_clear_covers_only_what_was_examined() -> None:

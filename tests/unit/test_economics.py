@@ -36,10 +36,10 @@ from howfar.experiments.network.encryption.analysis import (
     encryption_sentence,
 )
 from howfar.experiments.network.encryption.texts import ECONOMICS as ENCRYPTION
+from howfar.experiments.network.what_if import WhatIf, is_known
 from howfar.experiments.registry import summarise
 from howfar.findings import Finding, fill
 from howfar.model.resource import Resource
-from howfar.model.what_if import WhatIf, is_known
 from howfar.paths import PATHS as PATHS_KNOWN
 from howfar.paths.remote import RemotePath
 from howfar.plan.factors import TLS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import re
 import tempfile
 from functools import cache
@@ -16,13 +17,15 @@ from tests.unit.test_frozen_reports import RUNS
 from howfar.analysis.advice import MEASURE_AGAIN
 from howfar.analysis.advice_texts import ACTIONS
 from howfar.analysis.answer import COMMON_TEXTS
+from howfar.analysis.diagnostics import Diagnostic
+from howfar.analysis.disturbance import DisturbingProgram
 from howfar.analysis.summary import Summary
-from howfar.cli.output import answer_command
+from howfar.cli.output import answer_commands
 from howfar.experiments.registry import EXPERIMENTS, document, summarise
 from howfar.findings import note
-from howfar.report.certainty import TEXTS
+from howfar.report.certainty import TEXTS, before_measuring, least_resolved
 from howfar.report.document import Answer, Document, Heading, Table
-from howfar.report.figures import TOO_CLOSE, ratios_differ_from_rows
+from howfar.report.figures import TOO_CLOSE, TOO_FEW_TRIALS, ratios_differ_from_rows
 from howfar.report.sections import cell_table
 from howfar.report.terminal import render
 from howfar.report.text import as_json, as_markdown
@@ -105,7 +108,7 @@ def test_a_difference_that_may_be_chance_is_too_close_to_call(name: str) -> None
     cells = [cell for cell in reported(name)[0].cells if cell.ratio is not None]
     if any(table.main and "[95 % interval]" in str(table.columns) for table in _cell_tables(name)):
         unresolved = any(cell.resolution is Resolution.NOT_RESOLVED for cell in cells)
-        assert (TOO_CLOSE in text or "maybe chance" in text) is unresolved
+        assert (TOO_CLOSE in text or TOO_FEW_TRIALS in text) is unresolved
 
 
 def _cell_tables(name: str) -> list[Table]:
@@ -134,18 +137,20 @@ def test_without_an_answer_the_only_advice_is_the_command_that_gets_one(name: st
     assert bool(command) is summary.answer.is_missing
     if command:
         assert as_markdown(page).count(f"```\n{command}\n```") == 1
-        assert dict(answer_of(name).reasons).keys() == {"How sure"}, "a cause of nothing is no cause"
-        run = recorded(name)
-        in_the_terminal = answer_command(Path("a.howfar"), run, summary)
-        assert in_the_terminal == f"For an answer:      {command.replace('FILE', 'a.howfar')}"
+        assert "Why" not in dict(answer_of(name).reasons), "a cause of nothing is no cause"
+        in_the_terminal = answer_commands(Path("a.howfar"), recorded(name), summary)
+        assert in_the_terminal[-1] == f"  {command.replace('FILE', 'a.howfar')}"
+        assert " ".join(in_the_terminal[:-1]).startswith("For an answer, ")
 
 
 @pytest.mark.parametrize("stop", [None, StopReason.INTERRUPTED])
 def test_an_interrupted_run_without_an_answer_shows_how_to_continue(stop: StopReason | None) -> None:
     run = recorded("encryption-mariadb").model_copy(update={"stop": stop})
-    assert answer_command(Path("a.howfar"), run, summarise(run)) == "For an answer:      howfar resume a.howfar"
+    assert answer_commands(Path("a.howfar"), run, summarise(run))[-1] == "  howfar resume a.howfar"
     nothing = run.model_copy(update={"trials": (), "events": ()})
-    assert answer_command(Path("a.howfar"), nothing, summarise(nothing)) == "For an answer:      howfar resume a.howfar"
+    sentence, command = answer_commands(Path("a.howfar"), nothing, summarise(nothing))
+    assert command == "  howfar resume a.howfar"
+    assert re.fullmatch(r"For an answer, measure for at most \d+ minutes? more:", sentence)
 
 
 AGAIN = re.compile(r"\b(?:again|repeat|run longer|full plan|quieter)\b", re.IGNORECASE)
@@ -179,3 +184,118 @@ def test_a_step_that_ends_with_a_colon_has_its_command(name: str) -> None:
             assert lines[index - 1].endswith(":")
         if re.match(r"\d\. .*again:$", line):
             assert lines[index + 1].strip().startswith("howfar ")
+
+
+# ---------------------------------------------------------------- words that stopped readers
+
+DEFINITIONS = ("each measures everything once", "once in each block")
+"""What a block is, as the answer or its certainty says it."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("width", [80, 100])
+def test_blocks_are_explained_where_they_are_first_named(name: str, width: int) -> None:
+    text = " ".join(render(reported(name)[1], width).split())
+    first = re.search(r"\bblocks?\b", text)
+    assert first is not None, "the screen says how much was measured"
+    near = text[max(first.start() - 60, 0) : first.end() + 60]
+    in_parentheses = text[first.start() - len("(…): values of single ") : first.end()].startswith("(…): values")
+    assert in_parentheses or any(definition in near for definition in DEFINITIONS), near
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_result_is_smaller_than_what_is_too_close_to_call(name: str) -> None:
+    summary = reported(name)[0]
+    if TEXTS["floor"].partition("{")[0] not in dict(answer_of(name).reasons).get("How sure", ""):
+        return
+    ratios = [cell.ratio for cell in summary.cells if cell.resolution.is_difference and cell.ratio is not None]
+    assert all(abs(math.log(ratio.value)) > math.log1p(least_resolved(summary)) for ratio in ratios)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_chance_is_the_reason_of_what_is_too_close_to_call_and_no_other_verdict(name: str) -> None:
+    for form in (screen_of(name), as_markdown(reported(name)[1])):
+        assert not re.search(r"\bmay ?be chance|possibly chance", " ".join(form.split()))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_at_least_is_the_lower_end_of_an_interval(name: str) -> None:
+    for finding in reported(name)[0].answer.findings:
+        if finding.id == "cpu" and finding.estimate is not None:
+            bound = finding.parameters["bound"]
+            assert finding.parameters["stated"] == (finding.estimate.low if bound else finding.estimate.value)
+    text = screen_of(name)
+    assert not re.search(r"[≥≤] [\d.,]+ \[", text) and not re.search(r"[≥≤] [\d.,]+$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_without_an_answer_a_busy_machine_is_to_be_quieted_first(name: str) -> None:
+    summary = reported(name)[0]
+    if not summary.answer.is_missing:
+        return
+    is_busy = Diagnostic.BUSY_MACHINE in summary.warnings or (
+        summary.disturbance is not None and summary.disturbance.is_much
+    )
+    lines = " ".join(answer_commands(Path("a.howfar"), recorded(name), summary)[:-1])
+    assert ("first stop other programs" in lines) is is_busy is (before_measuring(summary) != "")
+    assert re.search(r"measure for (?:up to 10 more minutes|at most \d+ minutes? more):$", lines), "how long it takes"
+    assert answer_of(name).before_command in as_markdown(reported(name)[1])
+
+
+def test_the_program_to_stop_is_named() -> None:
+    summary = reported("bandwidth-mariadb")[0]
+    assert summary.disturbance is not None
+    cargo = DisturbingProgram(name="cargo", pids=(4711,), trials=3, max_cpus=1.0, share=0.9)
+    named = summary.disturbance.model_copy(update={"programs": (cargo,), "are_seen": True})
+    busy = summary.model_copy(update={"disturbance": named})
+    assert before_measuring(busy) == "stop other programs, such as cargo (pid 4711)"
+    unseen = summary.model_copy(update={"disturbance": named.model_copy(update={"programs": ()})})
+    assert before_measuring(unseen) == "wait until this machine is quiet", "the kernel, or short-lived processes"
+
+
+LETTER = re.compile(r"\d [A-Za-z]$")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_letters_of_limits_need_an_answer_and_have_a_legend(name: str) -> None:
+    summary, page = reported(name)
+    grids = (block for block in page.blocks if isinstance(block, Table) and block.title == "Transactions per second")
+    for table in grids:
+        letters = {cell.text[-1] for row in table.rows for cell in row[1:] if LETTER.search(cell.text)}
+        assert not (letters and summary.answer.is_missing)
+        assert all(f"{letter.upper()} " in " ".join(table.notes) for letter in letters)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("compression-mariadb", "compression zstd-1 (mariadb 10.11.19 has no zstd, only zlib)."),
+        ("paths-postgresql", None),
+    ],
+)
+def test_parts_that_were_not_measured_are_named_with_the_reason(name: str, parts: str | None) -> None:
+    assert dict(answer_of(name).reasons).get("Not measured") == parts
+    assert (f"**Not measured:** {parts}" in as_markdown(reported(name)[1])) is (parts is not None)
+
+
+SINGLE_VALUES = re.compile(r"\(-?[\d.,]+(?:, -?[\d.,]+)+\)")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_values_in_parentheses_are_explained_where_there_are_some(name: str) -> None:
+    for table in (block for block in reported(name)[1].blocks if isinstance(block, Table)):
+        has_values = any(SINGLE_VALUES.search(cell.line) for row in table.rows for cell in row)
+        assert (note(BLOCKS["single values"]) in table.notes) is has_values
+    if "parenthes" in screen_of(name) or "(…)" in screen_of(name):
+        assert SINGLE_VALUES.search(screen_of(name))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_void_trials_are_counted_with_their_cause(name: str) -> None:
+    summary = reported(name)[0]
+    if summary.answer.is_missing and summary.void_trials:
+        text = " ".join(screen_of(name).split())
+        count = (
+            f"{summary.void_trials} more w(?:as|ere) void(?:, mostly)? because the link to (?:client|server) was late; "
+        )
+        assert re.search(f"{count}(?:they|it)(?: and \\d+ good ones)? (?:is|are) measured again", text)

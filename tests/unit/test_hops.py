@@ -36,6 +36,7 @@ from howfar.experiments.registry import experiment_of, render_in_terminal, summa
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.report.certainty import TEXTS as CERTAINTY
 from howfar.report.certainty import certainty
 from howfar.report.figures import resolution_text
 from howfar.runner.observer import Observer
@@ -261,7 +262,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    assert certainty(summary).startswith("Poor: ") and "beyond ±100 %" in certainty(summary)
+    assert certainty(summary).startswith("Poor: ") and CERTAINTY["very-wide"] in certainty(summary)
     assert certainty(summary) in " ".join(render_in_terminal(summary, 400, False, True, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
@@ -379,7 +380,7 @@ def test_a_connect_is_the_cause_only_where_a_pooler_pays_off_and_a_connect_takes
 def test_without_an_answer_there_is_no_number_of_clients(pooled: Summary) -> None:
     costs = reports.findings_of(pooled, HopCosts)
     with_answer, without = (poolers_table(costs, has_answer).columns for has_answer in (True, False))
-    assert {column.head for column in with_answer} - {column.head for column in without} == {"pays off from"}
+    assert {column.head for column in with_answer} - {column.head for column in without} == {"pays off above"}
 
 
 @pytest.mark.parametrize(("always", "kind"), [("pays", "pays"), ("costs", "costs"), ("not told apart", "unclear")])

@@ -249,7 +249,7 @@ def test_clients_that_are_not_equally_far_from_the_server_share_no_load(near_ns:
 
 def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some() -> None:
     here = _between(synthetic_run(blocks=4))
-    assert "client on host a, or with the server on host b on local paths" in setup_line(summarise(here))
+    assert "client on host a, server on host b (with the client on local paths)" in setup_line(summarise(here))
     there = with_environment(here, roles=HostRoles(client="a", others=["c", "d"], server="b"))
     arms = (arm.model_copy(update={"factors": {**arm.factors, "path": "remote"}}) for arm in here.info.arms)
     info = there.info.model_copy(update={"arms": tuple(arms)})

@@ -81,10 +81,10 @@ def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) ->
         AuxiliaryServers(("memcached",), "mariadb", _context(deep))
 
 
-def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
-    spec = SessionSpec(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
+def test_a_store_has_no_settings_of_sql_and_its_socket_is_plain() -> None:
+    spec = SessionSpec(tls="1.3", resumption=True, per_transaction=True, settings={"compression": "made up"})
     over_tcp, over_socket = (store_session_spec(spec, find_path(path)) for path in ("remote", "forwarded-socket"))
-    assert (over_tcp.tls, over_tcp.resumption, over_tcp.algorithm, over_tcp.level) == ("1.3", True, None, None)
+    assert (over_tcp.tls, over_tcp.resumption, over_tcp.settings) == ("1.3", True, {})
     assert (over_socket.tls, over_socket.resumption, over_socket.per_transaction) == (None, False, True)
 
 

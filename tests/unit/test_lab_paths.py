@@ -45,7 +45,6 @@ def test_the_session_of_the_path_is_accepted() -> None:
         (_SOCKET, _GOOD_SOCKET, {"peer_pid": None}),
         (_SOCKET, _GOOD_SOCKET, {"peer_address": "/w/other.sock"}),
         (_SOCKET, _GOOD_SOCKET, {"tls_version": "TLSv1.3"}),
-        (_REMOTE, _GOOD_REMOTE, {"compression": "zlib"}),
         (_REMOTE, _GOOD_REMOTE, {"peer_address": "127.0.0.1:3306"}),
         (_REMOTE, _GOOD_REMOTE, {"address_family": "unix"}),
     ],
@@ -55,16 +54,13 @@ def test_any_other_session_is_a_violation(endpoint: ClientEndpoint, good: Receip
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
-    spec = SessionSpec(tls="1.3", algorithm="zstd")
-    encrypted = {"tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3"}
-    good = _GOOD_REMOTE.model_copy(update={**encrypted, "compression": "zstd"})
+    spec = SessionSpec(tls="1.3")
+    good = _GOOD_REMOTE.model_copy(update={"tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3"})
     assert session_violations(_REMOTE, good, spec) == ()
     for change in (
         {"tls_version": "TLSv1.2"},
         {"tls_client_version": None},
         {"tls_version": None},
-        {"compression": "zlib"},
-        {"compression": None},
     ):
         assert len(session_violations(_REMOTE, good.model_copy(update=change), spec)) == 1
     view = SessionView(host="10.77.0.1:51234", ssl_version="TLSv1.3", ssl_cipher="x", compression="OFF")
@@ -168,7 +164,7 @@ def test_a_plan_of_which_one_path_is_left_is_refused_although_it_varies_more() -
 @pytest.mark.parametrize(
     ("factors", "workload", "why"),
     [
-        ({"tls": ["off", "1.3"]}, {"db_ps_mode": "disable"}, "encrypts or compresses"),
+        ({"tls": ["off", "1.3"]}, {"db_ps_mode": "disable"}, "hides it there by TLS 1.3"),
         ({}, {}, "prepares its statements"),
     ],
 )

@@ -217,7 +217,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     assert page.index(f'aria-label="{summary.answer.sentence}"') < page.index("<table"), (
         "the picture is that of the answer"
     )
-    assert "| load of<br>socket's |" in reports.markdown.render(summary)
+    assert "| % of socket's<br>capacity |" in reports.markdown.render(summary)
     rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))
     assert len(rows) == 9 and {row["keeps_up"] for row in rows} == {"True", "False"}
     jsonschema.validate(json.loads(render_as(summary, "json")), schema())
@@ -243,7 +243,7 @@ def test_the_answer_names_the_rates_that_are_too_high(summary: Summary) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "advised", "said"), [(0.9, 0.9, {"lower end", "bursts"}), (None, 1.0, {"bursts"}), (-0.5, None, set())]
+    ("low", "advised", "said"), [(0.9, 0.9, {"lower limit", "bursts"}), (None, 1.0, {"bursts"}), (-0.5, None, set())]
 )
 def test_advice_is_a_share_of_the_capacity_only_where_that_is_known_to_be_more_than_none(
     summary: Summary, low: float | None, advised: float | None, said: set[str]
@@ -251,14 +251,14 @@ def test_advice_is_a_share_of_the_capacity_only_where_that_is_known_to_be_more_t
     """`low` and `advised` are shares of the capacity; without the latter, the rate that was too high is advised."""
     latency = found_of(summary)
     remote = next(path for path in latency.paths if path.name == "remote")
-    assert remote.capacity_per_s is not None and remote.lowest_too_high is not None
-    value = remote.lowest_too_high.per_s  # four fifths of it are less than the rate
+    assert remote.capacity_per_s is not None and remote.lowest_overload is not None
+    value = remote.lowest_overload.per_s  # four fifths of it are less than the rate
     limits = {"low": None, "high": None} if low is None else {"low": low * value, "high": 2 * value}
     changed = remote.model_copy(update={"capacity_per_s": Estimate(value=value, **limits)})
     (advice,) = _advice(latency.model_copy(update={"paths": (changed,)}))
     most = f"{value:,g}" if advised is None else figures.number(advised * value * MAX_CAPACITY_SHARE)
     assert f" {most} " in advice.action
-    assert {words for words in ("lower end", "bursts") if words in advice.because} == said
+    assert {words for words in ("lower limit", "bursts") if words in advice.because} == said
 
 
 def test_a_rate_of_which_it_is_unclear_whether_it_is_too_high_is_called_unclear(summary: Summary) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import fake_load
 from tests.unit.rendered import is_short
+from tests.unit.test_other_programs import BUSY, CARGO
 
 from howfar.address import SYSTEM_CA, Secret, ServerAddress, parse
 from howfar.address.libpq import SOCKET_DIRECTORY, complete, find_password, parse_service
@@ -53,6 +55,7 @@ from howfar.load.search import (
     summarize_search,
 )
 from howfar.load.verdict import LoadVerdict, Stamp, StampFinding, judge, missing_rows
+from howfar.other_programs import MAX_QUIET_SHARE, busiest
 from howfar.report.terminal import render
 from howfar.services import SqlProtocol
 
@@ -379,6 +382,17 @@ def test_client_limited_by_waiting_for_a_cpu() -> None:
     assert judge(hardly, slices(RATES)).stamps == (Stamp.VALID,), "nearly idle: what it waited is nothing to the window"
     busy = fake_load.finished(threads=3, cpu_ns=9_000_000_000, runnable_wait_ns=900_000_000)
     assert judge(busy, slices(RATES)).stamps == (Stamp.VALID,), "9 % of the time in which it had work"
+
+
+def test_disturbed_by_other_programs() -> None:
+    found = one(judge(fake_load.finished(), slices(RATES), programs=BUSY))
+    assert (found.stamp, found.because) == (Stamp.DISTURBED, f"{busiest(BUSY)} meanwhile")
+    assert "cargo (pid 4711)" in found.advice
+    hardly = (CARGO.model_copy(update={"cpus": MAX_QUIET_SHARE * (os.cpu_count() or 1)}),)
+    for quiet in (hardly, ()):
+        assert judge(fake_load.finished(), slices(RATES), programs=quiet).stamps == (Stamp.VALID,)
+    unseen = judge(fake_load.finished(), slices(RATES), programs=None)
+    assert list(unseen.unknown) == [Stamp.DISTURBED] and not unseen.findings
 
 
 def test_failing_when_nothing_ended_or_errors_were_many() -> None:

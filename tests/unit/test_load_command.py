@@ -9,14 +9,15 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from tests.rarely import rarely_but
 from tests.unit import fake_load
+from tests.unit.test_other_programs import BUSY, ScriptedWatch
 
 from howfar.address import Secret, ServerAddress
 from howfar.cli.load import find_login, write_file
@@ -29,12 +30,14 @@ from howfar.contract.messages import (
     TablesProgress,
     TcpTarget,
 )
+from howfar.contract.receipt import ProgramUse
 from howfar.engine.process import engine_info
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load.cmdline import parse_command_line
 from howfar.load.result import Result
 from howfar.load.search import Goal, RateTrial
 from howfar.load.verdict import Stamp
+from howfar.other_programs import busiest
 
 SECRET = "correct-horse-7"
 SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
@@ -44,9 +47,16 @@ SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("HOWFAR_PASSWORD", "MYSQL_PWD", "HOWFAR_SOCKET", "HOWFAR_HOST", "HOWFAR_PASSWORD_FILE"):
         monkeypatch.delenv(name, raising=False)
+    run_beside(monkeypatch, [])
     engine_info.cache_clear()
     yield
     engine_info.cache_clear()
+
+
+def run_beside(monkeypatch: pytest.MonkeyPatch, script: Sequence[tuple[ProgramUse, ...] | None]) -> None:
+    """Run loads beside other programs that are busy as the script says, one entry for each load; then on a quiet machine."""
+    watch = ScriptedWatch(script)
+    monkeypatch.setattr("howfar.cli.load.watching_programs", lambda measured: nullcontext(watch))
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, events: list[Message] | None = None) -> int:
@@ -288,6 +298,34 @@ def test_a_search_with_a_client_short_of_cpu_says_so_in_every_layout(
     out = " ".join(capsys.readouterr().out.split())
     assert "the highest rate that met p99 < 1ms" in out
     assert f"{len(trials)} trials" in out and "this client was short of CPU" in out
+
+
+@pytest.mark.parametrize("layout", ["sysbench", "pgbench", "human"])
+def test_a_program_that_disturbs_a_load_is_named_in_every_layout(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_beside(monkeypatch, [BUSY])
+    assert run(tmp_path, monkeypatch, "oltp_read_only", f"--report={layout}") == 0
+    output = capsys.readouterr()
+    assert f"{busiest(BUSY)} meanwhile" in " ".join((output.out + output.err).split())
+    run_beside(monkeypatch, [BUSY])
+    assert run(tmp_path, monkeypatch, "oltp_read_only", "--json") == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "disturbed" in summary["stamps"]
+    assert summary["other_programs"] == [{"name": "cargo", "pid": 4711, "cpus": 1.0}]
+
+
+def test_a_search_names_the_program_that_disturbed_a_trial_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_beside(monkeypatch, [BUSY] * 2)
+    assert run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<1ms", "--search-low=50") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fails: 10.9 ms, disturbed" in out
+    assert f"in a trial that failed, {busiest(BUSY)}" in out and "such as cargo (pid 4711), and search again" in out
+    run_beside(monkeypatch, [BUSY] * 100)
+    assert run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<20ms", "--search-low=50", "--search-high=50") == 0
+    assert "search again" not in capsys.readouterr().out, "no trial failed"
 
 
 @pytest.mark.slow

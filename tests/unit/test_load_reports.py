@@ -18,6 +18,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 from tests.unit.rendered import is_short
+from tests.unit.test_other_programs import BUSY
 
 from howfar.contract.messages import Account, Finished, Measuring, Pgbench, Ready, Session, Sysbench
 from howfar.load import report_human
@@ -37,6 +38,7 @@ from howfar.load.report_human import (
 from howfar.load.result import Result, format_latency, hdr_log, job_line, make_result, prometheus_text, summary_line
 from howfar.load.texts import ADVICE, HISTOGRAM
 from howfar.load.verdict import Stamp
+from howfar.other_programs import busiest
 from howfar.report.document import Code, Heading
 from howfar.report.terminal import render
 
@@ -141,6 +143,13 @@ def test_a_window_in_which_nothing_was_due_is_no_answer() -> None:
     conclusion = conclude(nothing_due)
     assert conclusion.answer.findings[0].id == "none-due"
     assert not conclusion.answer.why and not conclusion.answer.causes and not conclusion.certainty
+
+
+def test_the_answer_of_a_disturbed_load_names_the_program() -> None:
+    conclusion = conclude(fake_load.result(programs=BUSY))
+    assert conclusion.answer.findings[0].id == "closed"
+    assert conclusion.certainty.endswith(f"; {busiest(BUSY)} meanwhile.")
+    assert conclusion.advice == ("Stop other programs, such as cargo (pid 4711), and run this again.",)
 
 
 def test_only_steadiness_needs_a_longer_run() -> None:

@@ -18,13 +18,13 @@ from howfar.experiments.network.bandwidth.analysis import Curve, Scaling, errors
 from howfar.experiments.network.bandwidth.curves import curve_labels, predictions, published
 from howfar.experiments.network.bandwidth.report import what_if
 from howfar.experiments.network.bandwidth.texts import CURVES, REPORT
+from howfar.experiments.network.fit import bases_for_link, fit, series, settings_of
+from howfar.experiments.network.what_if import SHARED_CPU, WhatIf, WhatIfAnswer, WhatIfSettings, answer, network
 from howfar.experiments.registry import summarise
 from howfar.findings import fill
 from howfar.model.facts import arm_facts, carried_bytes, reply_sizes, wire_bytes
-from howfar.model.fit import bases_for_link, fit, series, settings_of
 from howfar.model.queueing import SharedCpuWork, Station, ceiling, processor_stations, solve
 from howfar.model.resource import Resource
-from howfar.model.what_if import SHARED_CPU, WhatIf, WhatIfAnswer, WhatIfSettings, answer, network
 from howfar.report.document import Details, Table
 from howfar.store.records import Run
 

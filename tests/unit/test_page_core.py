@@ -91,7 +91,7 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
         "p50",
         "p99",
     ]
-    assert "time of a page" in render(report, details=True)
+    assert "time per page" in render(report, details=True)
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
     assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
     fewer = {"heavy": replace(HEAVY, round_trips=100), "light": LIGHT}

@@ -152,6 +152,8 @@ def test_what_makes_no_sense_is_refused_with_its_line(
 ) -> None:
     if at in ("row", "replication"):
         skip_without("replication")
+    if at == "compression":
+        skip_without("compression")
     assert old in PLAN
     text = PLAN.replace(old, new)
     with pytest.raises(PlanError) as caught:
@@ -226,6 +228,8 @@ def test_keys_beyond_memory_are_refused(
 )
 def test_keys_have_no_tables_and_no_pages(tmp_path: Path, lines: str, message: str) -> None:
     skip_without_workload("key_value")
+    if "compression" in lines:
+        skip_without("compression")
     text = PLAN[: PLAN.index("[data]")].replace('"page"', '"key_value"')
     text += f'[factors]\npath = "socket"\nserver = "redis"\n{lines}\n[baseline]\n'
     with pytest.raises(PlanError) as caught:

@@ -52,7 +52,7 @@ def path(spoiled: Sequence[int] = (), spec: LinkSpec | None = None) -> MadePath:
 
 
 def measured(spoiled: Sequence[int], said: list[str]) -> Any:
-    present, target = path_measurement.measure(
+    (present, target), _ = path_measurement.measure(
         (path(), path(spoiled)), ("now", "there"), SIZES, Rhythm(), 5, said.append
     )
     assert len(present.blocks) == len(target.blocks)

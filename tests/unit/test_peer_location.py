@@ -18,10 +18,12 @@ from pathlib import Path
 import pytest
 
 from howfar.address import parse
+from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.doctor import candidates, peer_location, procfs
 from howfar.doctor.candidates import list_local_servers
 from howfar.doctor.kind import Kind
-from howfar.doctor.peer_location import locate_tcp_peer, locate_unix_peer
+from howfar.doctor.peer_location import find_measured_programs, locate_tcp_peer, locate_unix_peer
+from howfar.lab.programs import NONE_MEASURED
 
 POINTER = "ffffffffffffffff"
 
@@ -113,6 +115,30 @@ def test_a_server_is_listed_with_what_to_type(machine: FakeMachine) -> None:
     assert (server.kind, server.name, server.pids) == (Kind.MYSQL, "MariaDB", (10,))
     assert server.addresses == ("/run/mysqld/mysqld.sock", "127.0.0.1:3306") and server.notes == ()
     assert server.target == "mysql:///run/mysqld/mysqld.sock"
+
+
+def test_the_process_of_a_measured_server_is_found_by_its_port_or_socket(machine: FakeMachine) -> None:
+    machine.process(10, "mariadbd", uid=27, sockets=(1, 2))
+    machine.process(11, "redis-server", sockets=(3,))
+    machine.process(12, "postgres", sockets=None)
+    machine.process(13, "haproxy", sockets=(5,))
+    machine.socket("/run/mysqld/mysqld.sock", 1)
+    machine.listens("127.0.0.1", 3306, 2, 27)
+    machine.listens("0.0.0.0", 6379, 3)
+    machine.listens("127.0.0.1", 5432, 4)
+    machine.listens("127.0.0.1", 3307, 5)
+    machine.written()
+    for target, pid in (
+        (UnixTarget(path="/run/mysqld/mysqld.sock"), 10),
+        (TcpTarget(host="127.0.0.1", port=3306), 10),
+        (TcpTarget(host="127.0.0.1", port=6379), 11),
+    ):
+        assert find_measured_programs(target) == (frozenset({pid}), frozenset())
+    hidden = find_measured_programs(TcpTarget(host="127.0.0.1", port=5432))
+    assert not hidden.pids and {"postgres", "mariadbd"} <= hidden.names
+    forwarded = find_measured_programs(TcpTarget(host="127.0.0.1", port=3307))
+    assert forwarded.pids == {13} and {"postgres", "haproxy"} <= forwarded.names, "the server behind it is measured too"
+    assert find_measured_programs(TcpTarget(host="192.0.2.7", port=3306)) == NONE_MEASURED
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from howfar.analysis.summary import workload_line
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     SYSBENCH_KINDS,
-    Compression,
     Distribution,
     LoadJob,
     Sysbench,
@@ -27,6 +26,7 @@ from howfar.contract.messages import (
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, estimate_cost
+from howfar.plan.factors import SESSION_SETTINGS
 from howfar.plan.fitting import check_rows, describe_unresumed_sessions, with_rows, without_levels
 from howfar.plan.kinds import Keys
 from howfar.plan.load import Override, load_plan, shipped_plans
@@ -172,11 +172,6 @@ BAD = [
         "10: plan mine: baseline names path = 'remote', which 0",
     ),
     ('[baseline]\npath = "socket"', "[baseline]", "10: plan mine: baseline names nothing, which 2 of its 2 cells"),
-    (
-        'path = ["socket", "tcp"]',
-        'path = "tcp"\ncompression = "zstd-77"',
-        "9: factors.compression = 'zstd-77': compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22",
-    ),
     ("[factors]", '[data]\nfit = "yes"\n[factors]', "8: data.fit = 'yes': Input should be a valid boolean"),
     ('question = "Which?"', "", "1: the field `question` is missing"),
     ('question = "Which?"', 'question = "Which?', "2:19: malformed TOML"),
@@ -308,8 +303,7 @@ QUICK_OVERHEAD_NS = 3_500_000_000
         ({}, SessionSpec()),
         ({"tls": "1.2"}, SessionSpec(tls="1.2")),
         ({"tls": "1.3-resumed", "connect": "per-transaction"}, SessionSpec("1.3", True, per_transaction=True)),
-        ({"compression": "zlib"}, SessionSpec(algorithm="zlib")),
-        ({"compression": "zstd-19", "content": "text"}, SessionSpec(algorithm="zstd", level=19, content="text")),
+        ({"content": "text"}, SessionSpec(content="text")),
     ],
 )
 def test_levels_mean_sessions(factors: dict[str, Any], spec: SessionSpec) -> None:
@@ -327,11 +321,10 @@ def test_the_engine_is_asked_for_what_the_cell_says() -> None:
     plain = job({}).session
     assert (plain.tls, plain.compression, plain.connect) == (None, None, "persistent")
     trust = Trust("/w/ca.pem", "localhost")
-    session = job({"tls": "1.3", "compression": "zstd-9", "connect": "per-transaction"}, trust).session
+    session = job({"tls": "1.3", "connect": "per-transaction"}, trust).session
     assert session.tls == Tls(
         versions="1.3", verify="full", ca_file="/w/ca.pem", server_name="localhost", resumption=False
     )
-    assert session.compression == Compression(algorithm="zstd", level=9)
     assert session.connect == "per_transaction"
     resumed = job({"tls": "1.3-resumed"}, trust).session.tls
     assert resumed is not None and resumed.resumption
@@ -459,9 +452,8 @@ def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
 def assert_six_blocks_fit(name: str) -> None:
     """On MariaDB, which has only zlib; the first laboratory takes 20 s more than the forecast of a laboratory."""
     plan = load_shipped(name, quick=True).plan
-    here = plan.model_copy(
-        update={"factors": plan.factors.model_copy(update={"compression": plan.factors.compression[:2]})}
-    )
+    supported = {setting.factor.name: getattr(plan.factors, setting.factor.name)[:2] for setting in SESSION_SETTINGS}
+    here = plan.model_copy(update={"factors": plan.factors.model_copy(update=supported)})
     forecast = estimate_cost(here)
     assert plan.timing.min_blocks >= 6
     assert (

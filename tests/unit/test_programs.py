@@ -11,11 +11,13 @@ import pytest
 from howfar.lab import programs
 from howfar.lab.programs import (
     OUTER_PROC,
+    MeasuredPrograms,
     Process,
     ProgramWatch,
     adopt_outer_proc,
     pass_outer_proc,
     ticks_by_program,
+    watching_programs,
 )
 
 INIT = {1: Process("init", 0, 0, 5), 2: Process("kthreadd", 0, 0, 0), 9: Process("howfar", 1, 3, 40)}
@@ -28,6 +30,28 @@ def test_time_counts_for_who_used_it_in_the_window() -> None:
         20: Process("cargo", 1, 7, 160), 21: Process("ksoftirqd", 2, 7, 30), 22: Process("rustc", 20, 98, 25),
     }  # fmt: skip
     assert ticks_by_program(before, after, own=9) == {(20, "cargo"): 60, (22, "rustc"): 25}
+
+
+def test_measured_programs_and_their_descendants_are_no_others() -> None:
+    before = {
+        **INIT, 20: Process("postgres", 1, 7, 0), 21: Process("postgres", 20, 7, 0), 30: Process("php-fpm", 1, 7, 0),
+        31: Process("php-fpm", 30, 7, 0), 40: Process("cargo", 1, 7, 0),
+    }  # fmt: skip
+    after = {**INIT, **{pid: process._replace(ticks=50) for pid, process in before.items() if pid >= 20}}
+    measured = MeasuredPrograms(frozenset({30}), frozenset({"postgres"}))
+    assert ticks_by_program(before, after, 9, measured) == {(40, "cargo"): 50}
+
+
+def test_a_watch_outside_the_sandbox_sees_other_programs() -> None:
+    with watching_programs() as start_watch:
+        watch = start_watch()
+        assert watch is not None and watch.finish() is not None
+
+
+def test_a_command_in_a_laboratorys_shell_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOWFAR_SANDBOX", "1")
+    with watching_programs() as start_watch:
+        assert start_watch() is None
 
 
 def test_what_a_process_had_used_before_it_ended_in_the_window_is_not_its_parents() -> None:

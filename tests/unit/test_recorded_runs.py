@@ -185,7 +185,7 @@ def test_every_figure_is_as_recorded(name: str, tmp_path: Path) -> None:
         return  # most of its trials were void, and each cell without a figure says why
     question = 3  # with what was measured, and the empty line
     lines = [
-        line for line in screen.splitlines() if not line.startswith("For an answer:")
+        line for line in screen.splitlines() if not line.startswith("  howfar resume ")
     ]  # a command is never wrapped
     assert len(lines) <= FIRST_SCREEN + question and max(map(len, lines)) <= WIDTH, screen
 

@@ -1,4 +1,4 @@
-"""Made-up parts, registered as slices register theirs: a fault with its measurement and record, a check, the levels of a server."""
+"""Made-up parts, registered as slices register theirs: faults, records, settings of sessions, checks, the levels of a server."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from pydantic import ValidationError
 from tests.unit.fake_lab import fake_info, fakes
 
 from howfar.errors import PlanError
-from howfar.plan import types
+from howfar.plan import sessions, types
 from howfar.plan.cells import cells
-from howfar.plan.factor import Factor
+from howfar.plan.factor import Factor, SessionSetting
 from howfar.plan.factors import FACTORS, THREADS, has_fault
 from howfar.plan.fitting import FittedPlan
 from howfar.plan.load import load_plan
 from howfar.plan.quantities import refusal
+from howfar.plan.sessions import session_spec
 from howfar.plan.types import Plan, parse_stored_plan, restore_plan
 from howfar.runner import preflight, trial
+from howfar.runner.loads.load import make_session
 from howfar.runner.preflight import ServerSupport, unsupported_by_server, with_server_levels
 from howfar.runner.stopping import OwnFigure, Slot, own_figure
 from howfar.runner.trial import Measurement, StartedTrial, run_trial
 from howfar.store import records
-from howfar.store.records import FaultRecord, Trial
+from howfar.store.records import FaultRecord, FollowerLag, Trial, Window
 
 OUTAGE: Factor[str] = Factor("outage", str, "no", "no", is_fault=True)
 
@@ -80,6 +82,28 @@ def test_a_fault_of_an_unknown_kind_or_with_missing_fields_is_refused(fault: dic
         Trial.model_validate(stored)
 
 
+class DelayRecord(FollowerLag):
+    delay_ns: int
+
+
+def test_a_record_of_lag_is_read_as_the_class_that_has_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_lag_classes", lambda: (DelayRecord,))
+    window = Window(length_ns=10, interface="", lag=(DelayRecord(at_ns=3, delay_ns=7),))
+    assert Window.model_validate_json(window.model_dump_json()) == window
+    stored = window.model_dump(mode="json")
+    for lag in ({"at_ns": 3, "behind": 7}, {"at_ns": 3}, {"at_ns": -1, "delay_ns": 7}):
+        with pytest.raises(ValidationError):
+            Window.model_validate(stored | {"lag": [lag]})
+
+
+def test_a_setting_of_sessions_is_requested_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    key: Factor[str] = Factor("key", str, "fetched", "fetched")
+    setting = SessionSetting(key, "fetch_server_key", lambda level: None if level == "fetched" else False)
+    monkeypatch.setattr(sessions, "SESSION_SETTINGS", (setting,))
+    assert make_session(session_spec({"path": "tcp"}), None).fetch_server_key
+    assert not make_session(session_spec({"path": "tcp", "key": "known"}), None).fetch_server_key
+
+
 @pytest.mark.usefixtures("outage")
 def test_a_baseline_with_a_fault_has_no_duplicate() -> None:
     plan = load_plan("paths").plan
@@ -114,9 +138,8 @@ def test_what_a_server_supports_comes_from_every_slice(monkeypatch: pytest.Monke
             return FittedPlan(seen, (name,))
 
         return ServerSupport(
-            servers=lambda plan: 1,
-            with_server_levels=add_name,
             unsupported=lambda plan: {name: {"a": "this server has none"}},
+            with_server_levels=add_name,
         )
 
     monkeypatch.setattr(preflight, "_server_support", lambda: (support("first"), support("second")))

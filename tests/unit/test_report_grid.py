@@ -29,9 +29,9 @@ from howfar.experiments.network.bandwidth.texts import REPORT
 from howfar.experiments.network.compression.texts import REPORT as COMPRESSION
 from howfar.experiments.network.encryption.analysis import EncryptionEconomics
 from howfar.experiments.network.encryption.report import costs_section as encryption_costs
+from howfar.experiments.network.what_if import WhatIf
 from howfar.experiments.registry import document, summarise
 from howfar.model.resource import Resource
-from howfar.model.what_if import WhatIf
 from howfar.report import figures, limit_text
 from howfar.report.document import Block, Chart, Details, Document, Table
 from howfar.report.grid import arrange_grid, is_grid

@@ -282,7 +282,7 @@ def test_a_primary_that_is_asynchronous_as_long_as_there_is_a_load_has_lower_bou
     ended = len(story.series.commits_per_s) * story.series.slice_s
     for back_s in (ended + 0.2, None):
         late = story.model_copy(update={"series": story.series.model_copy(update={"back_s": back_s})})
-        assert fallback_report.asynchronous_time_text(late, late.after_return_ms).startswith("≥ 7.00 ")
+        assert fallback_report.asynchronous_time_text(late, late.after_return_ms).endswith(" s or more")
         assert (
             len(fallback_report.fallback_table([late]).notes) == len(fallback_report.fallback_table([story]).notes) + 1
         )
@@ -300,7 +300,7 @@ def test_evidence_is_computed_from_the_run() -> None:
         for window in windows
         if window.after is not None and window.after.primary is not None
     ]
-    assert f"of {len(ends)} cells that wait for a replica, the primary counted {sum(ends):,} acknowledgements" in text
+    assert f"of {len(ends)} cells waiting for a replica, the primary counted {sum(ends):,} acknowledgements" in text
     assert "tmpfs took 2 µs (median): that is memory" in text
     assert re.search(r"took less than (0.99|1.0.) round trips", text)
     losses = crash_report.evidence(crash().losses)

@@ -23,6 +23,7 @@ from howfar.contract.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
 from howfar.recording.insertion import NamedServer
+from howfar.recording.other_programs import BlockWatch
 from howfar.recording.slope import Costs, Observation, Slope, SlopeRequest, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
@@ -266,7 +267,8 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
     echo = cast(slope.Echo, SimpleNamespace(measure_round_trip_ns=lambda _: 1))
     requested = SlopeRequest(SERVER, url="http://127.0.0.1/", listen=OWN)
     timers = (slope._timer_requiring_answers(requested, page), None)
-    blocks = slope._measure_blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None)
+    watch = BlockWatch(lambda: None, lambda _: True, lambda _: None)
+    blocks = slope._measure_blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None, watch)
     with pytest.raises(UsageError, match="was not answered: refused"):
         list(blocks)
 

@@ -22,7 +22,7 @@ from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
 from howfar.findings import capital, fill, note
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
-from howfar.plan.factors import has_fault, level_of
+from howfar.plan.factors import BYTE_SAVERS, FACTORS, has_fault, level_of
 from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
@@ -200,15 +200,12 @@ def _action_id(cell: CellSummary, limit: Limit) -> str:
     return limit.resource.id
 
 
-_LIMIT_FACTORS = ("compression", "tls", "connect", "threads", "rate_bps")
-"""Factors that may change the limit: advice on limits is given only for a run that varies one of them."""
-
-
 def _fastest_cells(cells: Sequence[CellSummary]) -> list[CellSummary]:
     """From each curve over connections, the cell with the highest throughput, where the limit is strongest. Where some are over links,
-    only these: the others are there to predict them."""
+    only these: the others are there to predict them. Empty if nothing varies that may move the limit."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-    if not any(len({level_of(cell.factors, name) for cell in shown} - {None}) > 1 for name in _LIMIT_FACTORS):
+    varied = (name for name, factor in FACTORS.items() if factor.moves_limit)
+    if not any(len({level_of(cell.factors, name) for cell in shown} - {None}) > 1 for name in varied):
         return []
     curves = group_by_other_factors(shown, lambda cell: cell.factors, "threads")
     curves = [curve for curve in curves if "rate_bps" in curve[0].factors] or curves
@@ -234,7 +231,7 @@ def _advice_on_limit(cell: CellSummary, limit: Limit, are_links_compared: bool) 
     """`are_links_compared`: whether the action names the link over which the cell was measured."""
     advice_id = _action_id(cell, limit)
     parameters: Parameters = {"arm": cell.arm, "limit": limit.id}
-    action = texts.ACTIONS[advice_id]
+    action = fill(texts.ACTIONS[advice_id], savers=BYTE_SAVERS)
     if are_links_compared:
         parameters["rate_bps"] = float(cell.factors["rate_bps"])
         action = fill(texts.AT_RATE, action=action, rate_bps=parameters["rate_bps"])

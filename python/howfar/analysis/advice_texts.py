@@ -1,4 +1,4 @@
-"""Texts of advice, templates by id: what to do, and why."""
+"""Texts of advice, by id: what to do, and why."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from howfar.findings import Texts
 
 ACTIONS: Texts = {
     # Against a limit, by its resource.
-    "link-to-client": "send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link",
+    "link-to-client": "send fewer bytes to the client (columns, rows{savers:?, }{savers}{savers:? where it pays off}), or use a "
+    "faster link",
     "link-to-server": "send fewer bytes to the server, or use a faster link",
     "server-cpu": "give the server more CPU, or make its queries cheaper: a faster network would not help",
     "client-cpu": "give the load generator more CPU: these figures describe its own limit",
     "instrument-cpu": "measure these links on a machine with spare CPUs for howfar's link emulator before drawing conclusions",
     "forwarder-cpu": "remove the forwarder",
-    "one-thread": "spread that work over more threads",
+    "one-thread": "spread the work over more threads",
     "receive-window": "enlarge the receive window, or use more connections",
     "send-buffer": "enlarge the send buffer, or use more connections",
-    "loss": "find out where segments are lost: no setting of the database will help",
+    "loss": "find out where segments are lost: no database setting will help",
     "commit": "make commits cheaper, with a faster disk, more commits at a time, or less durability where that is allowed",
     "acknowledgement": ACKNOWLEDGEMENT.action,
-    "lock": "hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows",
+    "lock": "hold locks more briefly, with fewer round trips between first write and commit, or spread writes over more rows",
     "server-wait": "check on the server what its sessions wait for during the load",
     "latency": "use more connections: no resource is known to be full",
     "latency-of-bytes": "send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is "
@@ -40,7 +41,7 @@ ACTIONS: Texts = {
     "repeat-disturbed": "stop other programs{named} and run this again",
     "repeat-elsewhere": "run this again when this machine, or another one, is quiet",
     "full-plan": "for a firmer answer, run the full plan",
-    "enough-blocks": "run longer: at least {needed} blocks are needed",
+    "enough-blocks": "run longer: an answer needs {needed} blocks, each of which measures everything once",
     "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine: some differences are too close to call",
     "quieter-machine": "measure on a quieter machine: some differences are too close to call",
 }
@@ -62,16 +63,16 @@ REASONS: Texts = {
     "round-trips, idle link": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "
     "{transaction_ms:.2f} ms ({percent} %), while its bytes use {link_used:share} of the link's rate",
     "larger-part": "whether round trips or CPU time is the larger part is too close to call",
-    "bandwidth": "whether more bandwidth helps is too close to call: at most {faster_link} times the throughput",
+    "bandwidth": "whether more bandwidth helps is too close to call: about {faster_link} times the throughput at best",
     "busy-machine": "other programs used the CPUs: on a quiet machine, round trips take a larger share",
     "forwarded-slower": "the forwarded socket reaches {ratio} times the {unit} per second of plain TCP ({arm})",
     "forwarded-cpu": "each {one} costs {cpu_ratio} times the CPU through the forwarded socket",
     "no-intervals": "fewer blocks give no interval, and intervals can be trusted with {trusted} blocks or more",
-    "blocks": "to tell differences as small as these from chance takes {blocks}; this run has {present}",
-    "blocks-at-most": "to tell differences as small as these from chance takes up to {worst} blocks; this run has {present}",
-    "blocks-of-cells": "to tell differences as small as these from chance takes about {median} blocks in the median of {cells} cells, "
+    "blocks": "telling differences this small from chance takes {blocks}; this run has {present}",
+    "blocks-at-most": "telling differences this small from chance takes up to {worst} blocks; this run has {present}",
+    "blocks-of-cells": "telling differences this small from chance takes about {median} blocks in the median of {cells} cells, "
     "{worst} at worst ({arm}); this run has {present}",
-    "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to tell a difference as small as that of "
+    "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to tell the difference of "
     "{unreachable} from chance; CPU per query may need fewer",
     "narrow-blocks": "about {narrow} blocks would make the intervals as narrow as requested",
     "disturbed": "some blocks were disturbed",

@@ -42,8 +42,8 @@ UNRESOLVED = "unresolved"
 TOO_FEW = "too-few"
 """Id of a difference of which too few measurements are good for an interval."""
 COMMON_TEXTS: Texts = {
-    NOT_YET: "no answer yet: this run has {blocks:of block}, and an answer needs {needed}",
-    NOTHING_COMPARED.id: "no answer: no block has both the baseline and another arm",
+    NOT_YET: "no answer yet: this run has {blocks} of the {needed} blocks that an answer needs; each measures everything once",
+    NOTHING_COMPARED.id: "no answer: nothing was measured together with the baseline",
     UNRESOLVED: "too close to call: {subject} against {baseline}",
     TOO_FEW: "too few measurements of {subject} were good",
 }

@@ -1,4 +1,4 @@
-"""Why a run shows what it shows, as findings: what the additional time of a cell is spent on, and which resource is full."""
+"""Causes of differences, as findings: what the additional time of a cell is spent on, and which resource is full."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ CAUSES: Texts = {
     "longer-round-trips": "with {subject}, a transaction takes {time_ms:table} ms on average, {part_ms:table} ms of it for "
     "{turns:of round-trip} of {rtt_ms:table} ms; with {baseline} {usual_ms:table} ms",
     "longer": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
-    "{part_ms:table} ms more go to {part}",
+    "{part_ms:table} ms more for {part}",
     "shorter": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
-    "{part_ms:table} ms less go to {part}",
-    "more-cpu": "with {subject}, a {unit} takes {bound:?at least }{cpu_us:table} µs of CPU on average, {part_us:table} µs of it in "
+    "{part_ms:table} ms less for {part}",
+    "more-cpu": "with {subject}, a {unit} takes {bound:?about }{cpu_us:table} µs of CPU on average, {part_us:table} µs of it in "
     "the {part}; with {baseline} {usual_us:table} µs",
     "limited": "{subject} {limit}",
 }
 
 
 def explain_differences(cells: Iterable[CellSummary], baseline: CellSummary) -> tuple[Finding, ...]:
-    """For cells that differ from the baseline in one factor and in throughput, the part of a transaction's time that changed most.
+    """For cells that differ from the baseline in one factor and in throughput, the part of transaction time that changed most.
     The first of each kind, in the order of the cells."""
     first_by_id: dict[str, Finding] = {}
     for cell in cells:
@@ -40,7 +40,7 @@ def explain_differences(cells: Iterable[CellSummary], baseline: CellSummary) -> 
 
 
 def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Finding | None:
-    """None: the time of a transaction did not change as its throughput did, or most of the change is unexplained."""
+    """None: transaction time did not change as throughput did, or most of the change is unexplained."""
     if cell.cycle is None or baseline.cycle is None or cell.ratio is None:
         return None
     change_us, is_slower = cell.cycle.us - baseline.cycle.us, cell.ratio.value < 1

@@ -87,11 +87,6 @@ class Bound(StrEnum):
     AT_MOST = "at most"
     """Upper bound: the baseline passes the link and this arm does not."""
 
-    @property
-    def sign(self) -> str:
-        """Sign to write before the ratio: `≥ `, `≤ ` or none."""
-        return {"at least": "≥ ", "at most": "≤ "}.get(self.value, "")
-
 
 class CellSummary(Part):
     """One arm. An operation is a query, a request or a page: `Summary.operation_unit`."""

@@ -577,5 +577,13 @@ def certainty_of_comparison(answer: Answer, comparisons: Sequence[RunComparison]
     arms = _with_interval(comparisons)
     counts = [count for arm in arms for count in arm.trials]
     widest = half_width_text(max(half_width(arm.qps) or 0 for arm in arms))
-    names = ("equal-trials" if min(counts) == max(counts) else "trials", "width", "apart")
-    return join_clauses([fill(CERTAINTY[name], fewest=min(counts), most=max(counts), width=widest) for name in names])
+    compared = max(arm.comparisons for arm in arms)
+    figures = {"fewest": min(counts), "most": max(counts), "width": widest, "comparisons": compared}
+    may_be_chance = any(arm.verdict == "unresolved" and excludes_one(arm.qps) for arm in arms)
+    names = (
+        "equal-trials" if min(counts) == max(counts) else "trials",
+        "width",
+        "chance" if may_be_chance else "",
+        "apart",
+    )
+    return join_clauses([fill(CERTAINTY[name], **figures) for name in names if name])

@@ -184,7 +184,7 @@ def session_warnings(
 
 MEANINGS = {
     Diagnostic.CONTAMINATED_BLOCKS: (
-        "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is reported"
+        "the mean and the rank estimate disagree, so some trials were disturbed; the rank estimate is reported"
     ),
     Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
     Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
@@ -193,11 +193,11 @@ MEANINGS = {
         "the CPU time of the same work varied between trials, which widens all intervals; other guests of the host or "
         "the clock frequency may be the cause"
     ),
-    Diagnostic.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
-    Diagnostic.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
+    Diagnostic.WIDE_INTERVAL: "wider than requested; more trials would narrow it",
+    Diagnostic.FEW_BLOCKS: f"measured fewer than {FEW_BLOCKS} times, so intervals may be too narrow",
     Diagnostic.DISTURBED: (
-        "every block had a void trial, so the figures come from the valid trials of the first blocks, which favours "
-        "paths that cross the link; run again on a quieter machine"
+        "each time that everything was measured, a trial was void, so the figures come from the valid trials of the "
+        "first times, which favours paths that cross the link; run again on a quieter machine"
     ),
     Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so differences of that size are too close to call",
     Diagnostic.LINK_NOT_AS_REQUESTED: (

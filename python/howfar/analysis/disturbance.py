@@ -15,11 +15,14 @@ from howfar.analysis.diagnostics import is_much_by_others
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import TrialTable, others_cpus_in_trial
-from howfar.store.records import ArmRole, Trial
+from howfar.store.records import ArmRole, Run, Trial, disturbed_trials, is_repeated
 
 MUCH_DISTURBED_SHARE = 0.25
 """Share of disturbed trials from which a run should be repeated. From there on, in simulations in which programs slow arms
 unequally, 95 % intervals contain the true ratio less often."""
+
+MIN_WAITED_S = 1.0
+"""Waits that are shorter in all are not reported."""
 
 
 class DisturbingProgram(Part):
@@ -68,6 +71,42 @@ class Disturbance(Part):
     def is_much(self) -> bool:
         """Whether so many trials were disturbed that the run should be repeated."""
         return self.trials >= MUCH_DISTURBED_SHARE * self.of
+
+
+class UnusedTrials(Part):
+    """Trials that do not count because other programs disturbed them, and waits until these were quiet."""
+
+    repeated: int
+    """Number of disturbed trials that were measured again."""
+    left_out: int
+    """Number of disturbed trials that were not measured again."""
+    of: int
+    """Number of all trials."""
+    waited_s: float
+    """Sum of the waits before trials."""
+    machine_cpus: int | None
+    programs: tuple[DisturbingProgram, ...]
+    """Programs in the disturbed trials, the one with the most CPU time first."""
+
+
+def find_unused(run: Run) -> UnusedTrials | None:
+    """Find the trials that do not count because of other programs. None: there are none, and no trial waited for long."""
+    numbers = disturbed_trials(run)
+    repeated = [trial for trial in run.trials if is_repeated(trial)]
+    left_out = [trial for trial in run.trials if trial.number in numbers]
+    waited_s = sum(trial.receipt.quiet.waited_ns for trial in run.trials if trial.receipt.quiet is not None) / 1e9
+    if not repeated and not left_out and waited_s < MIN_WAITED_S:
+        return None
+    disturbed = (*repeated, *left_out)
+    others_cpus = sum(program.cpus for trial in disturbed for program in trial.receipt.programs or ())
+    return UnusedTrials(
+        repeated=len(repeated),
+        left_out=len(left_out),
+        of=len(run.trials),
+        waited_s=waited_s,
+        machine_cpus=run.info.environment.cpu_count,
+        programs=_programs(disturbed, others_cpus),
+    )
 
 
 def find_disturbance(

@@ -36,7 +36,7 @@ from howfar.analysis.diagnostics import (
     cpu_scatter,
     session_warnings,
 )
-from howfar.analysis.disturbance import Disturbance, find_disturbance
+from howfar.analysis.disturbance import Disturbance, UnusedTrials, find_disturbance, find_unused
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
@@ -52,15 +52,19 @@ from howfar.slices import collect
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, simultaneous
 from howfar.stats.resample import analyse_with_intervals
-from howfar.stats.trials import TrialTable, others_cpus, others_cpus_in_trial, trial_table
+from howfar.stats.trials import TrialTable, is_good, others_cpus, others_cpus_in_trial, trial_table
 from howfar.store.records import (
     Arm,
     ArmRole,
     Measured,
     Run,
+    Trial,
     TrialStatus,
     compared_part,
     confirmation_part,
+    disturbed_trials,
+    ends_attempt,
+    is_repeated,
     left_out_trials,
     plan_part,
     shown_spoiled_blocks,
@@ -179,6 +183,7 @@ class Summary(Part):
     target_half_width: float
     stop: str | None
     void_trials: int
+    """Number of void trials, without those that other programs disturbed."""
     void_rate: float | None = None
     """Share of void trials among all trials. None: the run has no trial."""
     good_trials: int | None = None
@@ -198,7 +203,9 @@ class Summary(Part):
     controls: tuple[Control, ...] = ()
     """Measurements whose true result is known. Empty: nothing crosses a link, or an older run file."""
     disturbance: Disturbance | None = None
-    """Trials in which other programs used CPUs. None: no trial, or not recorded."""
+    """Trials that count, although other programs used CPUs in them. None: no trial, or not recorded."""
+    unused: UnusedTrials | None = None
+    """Trials that do not count because other programs used CPUs in them. None: there are none, or an older run file."""
     others_cpus: float | None
     """Median over trials of the CPUs that other programs kept busy. None: not recorded."""
     machine_cpus: int | None
@@ -304,7 +311,8 @@ class Analysis:
 def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Compute the answer of a run. The same run gives the same summary on any machine. The verdict is that of the first experiment
     that has one."""
-    confirmed, plan_run, left_out_count = confirmation_part(run), plan_part(run), len(left_out_trials(run))
+    confirmed, plan_run = confirmation_part(run), plan_part(run)
+    left_out_count = len(left_out_trials(run) - disturbed_trials(run))
     measured, table = run, trial_table(run := compared_part(plan_run))
     floors = cell_figures.measure_noise_floors(trial_table(plan_run), run_controls := controls(plan_run))
     paused = saturated_arms(run, floors.target)
@@ -323,7 +331,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     advice = next((advice for advice in advice_by_experiment if advice is not None), None)
     if advice is None and not answer.is_missing:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
-    voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
+    voids, repeated = sum(map(ends_attempt, plan_run.trials)), sum(map(is_repeated, plan_run.trials))
     machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
     disturbance = find_disturbance(
         table, floors, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table
@@ -350,15 +358,16 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
         void_rate=voids / (len(plan_run.trials) + left_out_count) if plan_run.trials else None,
-        good_trials=len(plan_run.trials) - voids,
+        good_trials=len(plan_run.trials) - voids - repeated,
         left_out_trials=left_out_count,
         void_shift=_void_shift(measured, table),
         void_ratio_shift=_void_ratio_shift(measured, table),
         idle=idle_states(run),
         hosts=summarise_hosts(run, table),
         controls=run_controls,
-        void_reasons=_count_void_reasons(plan_run, None),
+        void_reasons=_count_void_reasons(filter(ends_attempt, plan_run.trials)),
         disturbance=disturbance,
+        unused=find_unused(measured),
         others_cpus=machine.others_cpus,
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
@@ -367,7 +376,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         verdict=answer.sentence,
         advice=() if answer.is_missing else _all_advice(run, disturbance, advice or ()),
         cells=mark_refuted_limits(cells, confirmation_results),
-        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
+        unmeasured=tuple(_unmeasured(run, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),
         environment=run.info.environment,
         warnings=tuple(_session_warnings(run, machine, floors, run_controls, bool(shown_spoiled_blocks(measured)))),
@@ -427,13 +436,17 @@ def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Finding
     return all_findings
 
 
-def _count_void_reasons(run: Run, arm: str | None) -> dict[str, int]:
-    counts = Counter(
-        trial.void_reason or "no reason recorded"
-        for trial in run.trials
-        if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
+def _count_void_reasons(trials: Iterable[Trial]) -> dict[str, int]:
+    reasons = (
+        _DISTURBED if is_repeated(trial) else trial.void_reason or "no reason recorded"
+        for trial in trials
+        if trial.status is TrialStatus.VOID
     )
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(reasons).items()))
+
+
+_DISTURBED = "other programs disturbed it"
+"""Reason of trials that were measured again, without the program."""
 
 
 def _good_blocks(run: Run, arm: str) -> set[int]:
@@ -444,11 +457,9 @@ def _good_blocks(run: Run, arm: str) -> set[int]:
     }
 
 
-def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
-    voids = len(table.void_trials(arm.name))
-    return Unmeasured(
-        arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_count_void_reasons(table.run, arm.name)
-    )
+def _unmeasured(run: Run, arm: Arm) -> Unmeasured:
+    trials = [trial for trial in run.trials if trial.arm == arm.name and not is_good(trial)]
+    return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=len(trials), reasons=_count_void_reasons(trials))
 
 
 def _void_shift(full_run: Run, table: TrialTable) -> float | None:
@@ -456,7 +467,9 @@ def _void_shift(full_run: Run, table: TrialTable) -> float | None:
     return _largest_shift(
         (
             _log_rates(table, table.measured(arm.name)),
-            _log_rates(table, (trial.measured for trial in full_run.trials if trial.arm == arm.name)),
+            _log_rates(
+                table, (trial.measured for trial in full_run.trials if trial.arm == arm.name and not is_repeated(trial))
+            ),
         )
         for arm in table.run.info.arms
     )
@@ -467,7 +480,7 @@ def _void_ratio_shift(full_run: Run, table: TrialTable) -> float | None:
     measured."""
     logs_by_arm: dict[str, dict[tuple[int, int], float]] = {}
     for trial in full_run.trials:
-        if trial.measured is not None and (rate := table.rate(trial.measured)):
+        if not is_repeated(trial) and trial.measured is not None and (rate := table.rate(trial.measured)):
             logs_by_arm.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
     pairs = []
     for arm in table.run.info.arms:

@@ -36,6 +36,7 @@ from howfar.engine.process import Launcher, run_probe
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, MissingError
 from howfar.lab.network import Shares, share_cpus, usable_cpus
+from howfar.quiet_check import QuietCheck
 from howfar.stats.estimate import Described, Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
@@ -159,6 +160,8 @@ class Setting(Described):
 class Calibration(Described):
     version: Literal[1] = 1
     setting: Setting
+    machine: QuietCheck | None = None
+    """Whether this machine is quiet enough to measure; null in older results."""
     clock: Clock
     transports: tuple[OverTransport, ...]
 
@@ -281,8 +284,10 @@ def arms(transport: Transport, has_separate_cpus: bool) -> tuple[CalibrationArm,
     return (*single, *many)
 
 
-def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
-    """Measure all blocks and summarize them. Raises EngineError, MissingError."""
+def calibrate(
+    request: CalibrationRequest, machine: QuietCheck, on_block: Callable[[int], None] = lambda _: None
+) -> Calibration:
+    """Measure all blocks and summarize them. `machine`: how quiet it was just before. Raises EngineError, MissingError."""
     splits = cpu_splits()
     arms_to_measure = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
     measured: dict[CalibrationArm, list[Part]] = defaultdict(list)
@@ -293,7 +298,7 @@ def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lam
                 server = servers[arm.transport, arm.cpus]
                 measured[arm].append(_measure(arm, server, splits[arm.cpus], request.block_ns))
             on_block(block + 1)
-    return _summarize(request, splits, measured)
+    return _summarize(request, splits, measured).model_copy(update={"machine": machine})
 
 
 # ---------------------------------------------------------------- processes

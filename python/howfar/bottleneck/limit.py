@@ -16,6 +16,7 @@ from howfar.bottleneck.rules import DIGITS, HALF, Confidence, RuleFinding, judge
 from howfar.findings import describe, fill
 from howfar.model.resource import LINKS, Resource
 from howfar.plan.factor import Level
+from howfar.plan.factors import BYTE_SAVERS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import interval_over_blocks
 from howfar.store.records import Trial
@@ -355,7 +356,7 @@ def describe_remedies(finding: RuleFinding, sample: Sample) -> str:
     resource, clauses, gains = finding.resource, [], []
     is_server_thread = resource is Resource.ONE_THREAD and finding.limit.parameters["role"] == "server"
     for remedy in _BUSY_SERVER_THREAD if is_server_thread else _REMEDIES[resource]:
-        change = fill(texts.REMEDIES[remedy.id], factor=RATE_FACTOR, emulator=emulator_share)
+        change = fill(texts.REMEDIES[remedy.id], factor=RATE_FACTOR, emulator=emulator_share, savers=BYTE_SAVERS)
         if not remedy.has_bound:
             clauses.append(change)
             continue
@@ -467,7 +468,7 @@ def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, 
 
 
 def _limit_text(finding: RuleFinding) -> str:
-    note = texts.DIVIDED if finding.divided else texts.NOTES.get(finding.resource)
+    note = texts.NO_DOMINANT_USER if finding.divided else texts.NOTES.get(finding.resource)
     return "; ".join(filter(None, (describe(finding.limit, texts.LIMITS), note)))
 
 
@@ -482,11 +483,13 @@ def _agreeing_indices(named_limits: Sequence[Resource]) -> list[int]:
 def _differing_trials_finding(overall_limit: Resource, named_limits: Sequence[Resource]) -> RuleFinding:
     """The finding if all trials together suggest a limit that none of them names."""
     counts = ", ".join(
-        fill(texts.COUNT, limit=resource.value, count=named_limits.count(resource))
+        fill(texts.TRIALS_PER_LIMIT, limit=texts.resource_name(resource), count=named_limits.count(resource))
         for resource in dict.fromkeys(named_limits)
     )
     limit = make_finding("differing-trials", trials=len(named_limits), counts=counts)
-    return RuleFinding(Resource.NOT_ESTABLISHED, limit, (make_finding("together", limit=overall_limit.value),), "low")
+    return RuleFinding(
+        Resource.NOT_ESTABLISHED, limit, (make_finding("together", limit=texts.resource_name(overall_limit)),), "low"
+    )
 
 
 def _overall_confidence(rule_confidence: Confidence, agreeing_share: float) -> Confidence:

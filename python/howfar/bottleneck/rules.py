@@ -238,7 +238,7 @@ def one_at_a_time(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
 
 
 def _latency_finding(limit: Finding, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> RuleFinding:
-    """A finding about the time of a transaction. Its confidence is low if upper bounds claim time that a full resource could have
+    """A finding about transaction time. Its confidence is low if upper bounds claim time that a full resource could have
     taken."""
     time, unproven = make_finding("transaction", transaction_ns=round(cycle.us * 1e3)), _unproven_share(cycle)
     facts = (time, *_usage_facts(evidence))

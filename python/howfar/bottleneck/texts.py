@@ -1,4 +1,4 @@
-"""Texts about limits, templates by id: what a limit says, the facts that show it, and the changes that would help or would not."""
+"""Texts about limits, by id: the limit, the evidence for it, and changes that would or would not help."""
 
 from __future__ import annotations
 
@@ -10,111 +10,121 @@ LIMITS: Texts = {
     "errors": "{share:share} of the transactions got an error from the server",
     "full-link": "the link {direction} is full{bursts:? in bursts}: {speed:exact} of {ceiling:exact} MiB/s",
     "full-link-of-small-packets": "the link {direction} is full{bursts:? in bursts}: {speed:exact} MiB/s of small packets, which with "
-    "their headers take {used:share} of its rate",
+    "headers use {used:share} of its rate",
     "busy-load-generator": "the load generator's busiest thread was on a CPU for {share:share} of the time",
     "full-cpu": "the CPU on the {host}'s side is full: {users}",
     "full-cpus": "the CPUs of both hosts are full: {users}",
-    "busy-thread": "one thread of the {role} was on a CPU for {share:share} of the time, while other CPUs had time left",
+    "busy-thread": "one thread of the {role} was on a CPU for {share:share} of the time, while other CPUs had idle time",
     "busy-thread-and-cpus": "one thread of the {role} was on a CPU for {share:share} of the time, and the other CPUs were full too",
     "busy-emulator": "one thread of howfar's link emulator was on a CPU for {share:share} of the time",
-    "waiting-server": "the server waits for a CPU for {share:share} of the time of a transaction: {users}",
-    "waiting-load-generator": "the load generator waited for a CPU for {share:share} of the time: {users}",
+    "waiting-server": "the server waits for a CPU for {share:share} of transaction time (users: {users})",
+    "waiting-load-generator": "the load generator waited for a CPU for {share:share} of the time (users: {users})",
     "receive-window": "the {receiver}'s receive window holds the {sender} back for {share:share} of its sending time",
     "send-buffer": "the {sender}'s send buffer holds it back for {share:share} of its sending time",
-    "loss": "segments are lost: {share:share} were sent again{not_full:?, although the link is not full}",
+    "loss": "segments are lost: {share:share} were retransmitted{not_full:?, although the link is not full}",
     "acknowledgement": ACKNOWLEDGEMENT.limit,
-    "commit": "commits wait for the disk for {share:share} of the time of a transaction, {write_ns:time} for each durable write",
+    "commit": "commits wait for the disk for {share:share} of transaction time, {write_ns:time} for each durable write",
     "lock": "transactions wait for each other's row locks for {share:share} of their time",
-    "server-wait": "statements seem to wait inside the server, and no counter explains {share:share} of the time of a transaction",
-    "round-trips": "round trips take {share:share} of the time of a transaction: {round_trips:n} of {rtt_ns:time}",
-    "one-at-a-time": "no resource is known to be full: a connection waits for its own transaction, {share:share} of the time for "
-    "{part}",
-    "crowded-machine": "other programs occupy the machine, and no counter explains {share:share} of the time of a transaction",
-    # No limit is named.
+    "server-wait": "statements seem to wait inside the server, and no counter explains {share:share} of transaction time",
+    "round-trips": "round trips take {share:share} of transaction time: {round_trips:n} of {rtt_ns:time} each",
+    "one-at-a-time": "no resource is known to be full: each connection runs one transaction at a time and spends "
+    "{share:share} of it on {part}",
+    "crowded-machine": "other programs occupy the machine, and no counter explains {share:share} of transaction time",
+    # The limit is unknown.
     "perhaps-full-link": "the limit is unknown: the link {direction} carries {speed:exact} MiB/s, at least {share:share} of what one "
     "connection got before the run, and may be full",
-    "unknown": "the limit is unknown: no counter shows a full resource, and the time of a transaction is {parts}",
-    "differing-trials": "the limit is unknown: the {trials} trials differ, and together resemble none of them: {counts}",
+    "unknown": "the limit is unknown: no counter shows a full resource, and transaction time is {parts}",
+    "differing-trials": "the limit is unknown: the {trials} trials have different limits ({counts}), and their pooled figures "
+    "match none of them",
 }
+
+RESOURCE_NAMES = {Resource.INSTRUMENT_CPU: "CPU of howfar's link emulator", Resource.INVALID: "other programs"}
+"""Names of resources for readers, where the value of `Resource` needs an explanation."""
+
+
+def resource_name(resource: Resource) -> str:
+    return RESOURCE_NAMES.get(resource, resource.value)
+
 
 NOTES: dict[Resource, str] = {
     Resource.CLIENT_CPU: "these figures describe the load generator",
     Resource.INSTRUMENT_CPU: "howfar's link emulator is part of this measurement, not of your network",
     Resource.INVALID: "these figures describe the other programs on this machine",
 }
-"""What follows the text of a limit that is none of the path."""
-DIVIDED = "no single program uses most of it"
-"""What follows the text of full CPUs without a dominant user."""
+"""Notes on limits that are not limits of the path."""
+NO_DOMINANT_USER = "no single program dominates"
+"""The note on full CPUs without a dominant user."""
 
 FACTS: Texts = {
-    "failures": "{share:share} of the transactions failed (from {limit:share} on, this is another workload)",
-    "wire-use": "the link {direction} carries {used:share} of its rate, with all headers",
+    "failures": "{share:share} of the transactions failed ({limit:share} or more makes this a different workload)",
+    "wire-use": "the link {direction} carries {used:share} of its rate, including headers",
     "longer-round-trips": "round trips take {ratio:.1f} times as long as the shortest",
-    "dropping-queue": "{speed:exact} MiB/s were sent into it, and its queue drops what does not fit",
-    "queue": "up to {kb:.0f} kB wait in its queue",
-    "thread-time": "the busiest thread was on a CPU for {share:share} of the time (from {limit:share} on, a thread counts as "
-    "always busy)",
-    "cpu-use": "{used:share} of the CPU of the {host} is in use: {users}",
+    "dropping-queue": "{speed:exact} MiB/s were sent into the link, whose queue drops the excess",
+    "queue": "the link queues up to {kb:.0f} kB",
+    "thread-time": "the busiest thread was on a CPU for {share:share} of the time ({limit:share} or more counts as always "
+    "busy)",
+    "cpu-use": "{used:share} of the {host}'s CPU is in use: {users}",
     "cpu-time": "transactions spend {share:share} of their time on these CPUs or waiting for them",
-    "waiting": "the {role} waited for a CPU for {share:share} of the time (more than {limit:share} holds it back)",
+    "waiting": "the {role} waited for a CPU for {share:share} of the time (more than {limit:share} limits throughput)",
     "sending-time": "the {sender} has data to send for {share:share} of the time",
-    "window": "one window passes in each round trip of {rtt_ns:time}",
-    "window-without-link": "there is no link, so that round trips are short",
-    "retransmits": "segments sent again per transaction: {count:n} (up to {limit:share} of all segments cost almost nothing)",
+    "window": "each round trip of {rtt_ns:time} carries one window",
+    "window-without-link": "there is no link, so round trips are short",
+    "retransmits": "retransmitted segments per transaction: {count:n} (below {limit:share} of all segments, retransmissions cost "
+    "almost nothing)",
     "timeouts": "retransmission timeouts per transaction, of 200 ms each: {count:n}",
-    "unknown-timeouts": "retransmission timeouts were not counted, so that the cost is an upper bound",
+    "unknown-timeouts": "retransmission timeouts were not counted, so the cost is an upper bound",
     "primary-wait": ACKNOWLEDGEMENT.measured,
     "unknown-primary-wait": ACKNOWLEDGEMENT.unmeasured,
     "writes": "durable writes per transaction: {count:n}",
-    "writes-in-turn": "one after the other, they take {share:share} of the time",
+    "writes-in-turn": "one after another, these writes take {share:share} of the time",
     "lock-waits": "waits for row locks per transaction: {count:n}",
-    "lock-time": "these waits take at most {ms:.2f} ms of a transaction",
-    "statements": "{running:.0f} of {connections} connections had a statement in progress at the end",
+    "lock-time": "these waits take at most {ms:.2f} ms per transaction",
+    "statements": "{running:.0f} of {connections} connections had a statement in progress when trials ended",
     "transaction": "a transaction takes {transaction_ns:time}",
     # What is in use, if nothing is known to be full.
-    "load-cpu-use": "this load uses {used:share} of the CPU of the {host}",
+    "load-cpu-use": "this load uses {used:share} of the {host}'s CPU",
     "link-use": "{bound:?at most }{used:share} of the link {direction} is in use",
-    "unknown-windows": "windows and send buffers are unknown, because connections come and go",
-    "unproven": "{share:share} of the time of a transaction is unexplained or an upper bound: a full resource could hide there",
+    "unknown-windows": "windows and send buffers are unknown, because connections are short-lived",
+    "unproven": "{share:share} of transaction time is unexplained or an upper bound: a full resource could hide there",
     # Trials, judged one by one.
-    "agreeing-trials": "{count} of {trials} trials name it when each is judged alone",
-    "together": "taken together, they look like {limit}, which none of them names",
+    "agreeing-trials": "the same limit results from {count} of {trials} trials judged alone",
+    "together": "the pooled trials point to {limit}, which no single trial does",
 }
 
 REMEDIES: Texts = {
-    "faster-link": "a link of {factor:g} times the rate",
+    "faster-link": "a link with {factor:g} times the rate",
     "much-faster-link": "a much faster link",
-    "fewer-bytes-to-client": "fewer bytes to the client, with compression or fewer columns and rows",
-    "fewer-bytes-to-server": "fewer bytes to the server, with compression",
+    "fewer-bytes-to-client": "fewer bytes to the client, with {savers}{savers:? or }fewer columns and rows",
+    "fewer-bytes-to-server": "fewer bytes to the server{savers:?, with }{savers}",
     "server-cpu": "twice the CPU for the server",
-    "emulator-apart": "separate CPUs for howfar's link emulator (part of this measurement, not of your network), which used "
-    "{emulator:share} of the server's",
+    "emulator-apart": "separate CPUs for howfar's link emulator (part of this measurement, not your network), which used "
+    "{emulator:share} of the server's CPU",
     "client-cpu": "more CPU for the load generator, or a second load generator",
     "emulator-cpu": "a machine with spare CPUs for howfar's link emulator",
     "no-forwarder": "plain TCP instead of a forwarder, or more connections where one thread serves each",
     "server-threads": "more threads of the server for this work, or more connections where one thread serves each",
     "receive-window": "a larger receive window (net.ipv4.tcp_rmem of the receiver)",
     "send-buffer": "a larger send buffer (net.ipv4.tcp_wmem of the sender)",
-    "more-windows": "more connections, each with its own",
+    "more-windows": "more connections, each with a window of its own",
     "no-loss": "a path without loss",
     "less-delay": "more connections, since a loss delays only one of them",
     "no-disk": "commits that do not wait for the disk",
-    "shared-writes": "more connections, which share a write",
+    "shared-writes": "more connections, whose commits share writes",
     "faster-disk": "a faster disk",
     "nearer-server": ACKNOWLEDGEMENT.nearer,
     "more-waits": ACKNOWLEDGEMENT.more_waits,
     "no-wait": ACKNOWLEDGEMENT.no_wait,
-    "no-lock-waits": "shorter transactions or writes to other rows, without waits for locks",
-    "fewer-round-trips": "half the RTT or half the round trips",
+    "no-lock-waits": "shorter transactions or writes to other rows, to avoid lock waits",
+    "fewer-round-trips": "half the RTT (or half the round trips)",
     "more-connections": "twice the connections",
-    "server-waits": "less of what the sessions wait for, which the server's process list shows during the load",
-    "no-errors": "a run without these errors, because failing transactions are another workload",
+    "server-waits": "less waiting inside the server; its process list shows during the load what sessions wait for",
+    "no-errors": "a run without these errors, because failing transactions are a different workload",
     "quiet-machine": "a run without other programs on the machine",
     "one-change": "a run that changes one thing at a time",
     "separate-cpus": "separate CPUs for each of these programs; which of them would gain most is unknown",
     "undecided": "whether {one} or {other} helps more is too close to call",
 }
-"""Changes. Where the gain has a bound, an effect follows."""
+"""Changes. Where the gain has a bound, an effect follows. `savers`: `BYTE_SAVERS`."""
 
 EFFECTS: Texts = {
     "about": "{change}, for about {gain:n} times the throughput{interval}",
@@ -124,7 +134,7 @@ EFFECTS: Texts = {
 }
 NEXT_LIMITS: Texts = {
     "link": "the link {direction}",
-    "cpu": "the CPU of the {host}",
+    "cpu": "the {host}'s CPU",
     "load-generator": "the load generator",
 }
 
@@ -139,11 +149,11 @@ NON_REMEDIES: Texts = {
 
 DIRECTIONS = {"to_client": "to the client", "to_server": "to the server"}
 USERS = {"link": "howfar's link emulator", "others": "other programs"}
-"""Names of users of a CPU; that of any other is its role."""
+"""Names of users of a CPU. Other users are named by their role."""
 NO_USERS = "no known program"
 USER_SHARE, PART_SHARE = "{name} {share:share}", "{share:share} {name}"
-"""A user of a CPU, and a part of a transaction's time, in lists of them."""
-COUNT = "{limit} in {count}"
+"""Entries in lists: a user of a CPU, and a part of transaction time."""
+TRIALS_PER_LIMIT = "{limit} in {count}"
 INTERVALS: Texts = {"one": " (one block)", "few": " ({figures})", "many": " [{figures}]"}
 UNEXPLAINED = "unexplained"
-"""The name of the time that no part explains."""
+"""The name of time that no part explains."""

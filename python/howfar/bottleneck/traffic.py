@@ -9,6 +9,7 @@ from typing import Literal
 
 from howfar.contract.receipt import DirectionName, LinkReceipt, RequestedDirection
 from howfar.plan.factor import Level
+from howfar.plan.factors import saves_bytes
 from howfar.stats.estimate import Part
 from howfar.store.records import NetworkSample, Trial
 
@@ -123,8 +124,8 @@ def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: 
     traffic = [_traffic_by_interface(trial, name) for trial in counted_trials]
     rate = _rate(link_trials[-1].receipt.link, factors, name)
     if not counted_trials:
-        if str(factors.get("compression", "off")) != "off":
-            return None  # the engine counts bytes before compression, so those on the wire are unknown
+        if saves_bytes(factors):
+            return None  # the engine counts the bytes of the protocol's messages, so those on the wire are unknown
         traffic = [_traffic_by_payload(trial, name, rate.mtu) for trial in link_trials]
     seconds = sum(record.seconds for record in traffic)
     transactions = sum(record.transactions for record in traffic)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from howfar import quiet_check
 from howfar.bench.calibration import FLOOR_BAR, Calibration, CalibrationRequest, Limit, OverTransport, Transport
 from howfar.bench.calibration import calibrate as run_calibration
 from howfar.bench.clients import ENGINE_PEERS
@@ -47,6 +48,7 @@ from howfar.cli.screen import (
     rewrite_line,
     rich_table,
     show_json,
+    show_result,
 )
 from howfar.cli.suggest import Group
 from howfar.errors import MissingError, UsageError
@@ -276,15 +278,19 @@ def _print_result(
 @json_option
 @no_colour_option
 def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
-    """Measure the engine's limits against the built-in null server.
+    """Measure the engine's limits against the built-in null server, and whether this machine is quiet.
 
     These are the floor (the p50 of one connection, compared with a bare loop that sends and receives the same bytes), the ceiling
     (queries per second with 64 connections, and what limited them), the resolution of the clock and the histogram, and the CPU time
-    per query with 1, 64 and 512 connections.
+    per query with 1, 64 and 512 connections. First, it measures for 3 s how much CPU time other programs take and how much the speed
+    of the CPUs varies, and says how wide intervals would be.
     """
     request = CalibrationRequest(_parse_transports(transports), blocks, round(seconds * 1e9))
     show_step = make_progress("block")
-    calibration = run_calibration(request, lambda block: show_step(block, blocks))
+    machine = quiet_check.measure(quiet_check.MAX_S)
+    if not as_json:
+        note(f"{quiet_check.QUESTION} {quiet_check.answer(machine)}")
+    calibration = run_calibration(request, machine, lambda block: show_step(block, blocks))
     setting = calibration.setting
     heading = (
         f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
@@ -295,6 +301,9 @@ def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_co
         [_calibration_rows(calibration, result) for result in calibration.transports],
     )
     _print_result(calibration, as_json, console(no_colour), output, [heading, *_calibration_verdicts(calibration)])
+    if not as_json:
+        click.echo()
+        show_result(machine, quiet_check.document(machine), as_json, no_colour)
 
 
 def _parse_transports(text: str) -> tuple[Transport, ...]:
@@ -346,7 +355,9 @@ def _calibration_verdicts(calibration: Calibration) -> list[str]:
     for result in calibration.transports:
         limit = "at most" if all(floor.within_bar for floor in result.floors) else "more than"
         unresolved_note = (
-            " (not resolved)" if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in result.floors) else ""
+            " (too close to call)"
+            if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in result.floors)
+            else ""
         )
         lines.append(
             f"Over {result.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{unresolved_note}; "
@@ -407,9 +418,7 @@ def engine(
     for row in comparison.rows:
         position = f"At {counted(row.connections, 'connection')}"
         lines += [f"{position}, the bar is missed: {missed}." for missed in row.misses]
-        lines += [
-            f"{position}, the bar is not resolved: {unresolved}. Use more blocks." for unresolved in row.unresolved
-        ]
+        lines += [f"{position}, too close to call: {unresolved}. Use more blocks." for unresolved in row.unresolved]
     output = table(
         [f"{row.connections}" for row in comparison.rows], [_comparison_cells(row) for row in comparison.rows]
     )

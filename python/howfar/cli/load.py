@@ -20,10 +20,13 @@ from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, note, read_text, show_document, show_json_line
 from howfar.cli.target import Say, find_server, numeric_target, resolve_tls_mode
 from howfar.contract.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
+from howfar.contract.receipt import ProgramUse
+from howfar.doctor.peer_location import find_measured_programs
 from howfar.engine.process import EngineFailed, Launcher, check_job
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load, run_tables
 from howfar.errors import EngineError, RunFileError, UsageError
+from howfar.lab.programs import watching_programs
 from howfar.load import report_human
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
 from howfar.load.conclusion import Conclusion, conclude, conclude_search
@@ -168,8 +171,10 @@ def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
     """Run one load to its end. Raises EngineError or Stopped, after showing the partial figures."""
     observer = LoadObserver(options, job, quiet)
     try:
-        with stopping_on_request():
+        with stopping_on_request(), watching_programs(find_measured_programs(job.target)) as start_watch:
+            watch = start_watch()
             outcome = run_load(job, Launcher(), observer)
+            programs = None if watch is None else watch.finish()
     except Stopped:
         observer.show_partial("interrupted")
         raise
@@ -180,7 +185,9 @@ def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
             raise _with_limit_advice(options, job, error) from None
         raise
     differences = mismatches(job, outcome.ready.receipt)
-    return make_result(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences)
+    return make_result(
+        job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences, programs
+    )
 
 
 def run_tables_job(options: Options, job: TablesJob) -> None:
@@ -292,6 +299,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
     low = min(options.value("search-low"), high) if high else options.value("search-low")
     trials: list[RateTrial] = []
     results: dict[float, Result] = {}
+    programs: tuple[ProgramUse, ...] = ()
     while (rate := next_rate(trials, low, high)) is not None:
         seed = (job.seed + len(trials)) % 2**63
         trial_job = job.model_copy(update={"arrivals": arrivals(options, rate), "seed": seed})
@@ -305,11 +313,13 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
         trials.append(trial)
         if trial.met_goal:
             results[rate] = result
+        elif result.verdict.has_stamp(Stamp.DISTURBED):
+            programs = result.programs or ()
         _show_trial(options, trial, len(trials), result)
     search_result = summarize_search(trials)
     best_result = results.get(search_result.rate) if search_result.rate is not None else None
     is_client_limited = any("client" in trial.why_not for trial in trials)
-    conclusion = conclude_search(goal, search_result, is_client_limited)
+    conclusion = conclude_search(goal, search_result, is_client_limited, programs)
     if options.value("json"):
         event_fields = {
             "event": "search",
@@ -322,7 +332,9 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
         click.echo(json.dumps(event_fields))
     elif best_result is not None and options.value("report") != "human":
         # The layouts of sysbench and pgbench, which follow, have no line for it.
-        _print_lines(["", conclusion.answer.sentence, *([conclusion.certainty] if is_client_limited else [])])
+        _print_lines(
+            ["", conclusion.answer.sentence, *([conclusion.certainty] if is_client_limited or programs else [])]
+        )
     return best_result, conclusion
 
 

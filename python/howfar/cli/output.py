@@ -137,7 +137,10 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
         note(f"interrupted; {counted(len(run.trials), 'trial')} kept in {path}")
-        click.echo(f"  To continue: {resume_command(path)}\n  The results so far: {program()} report {name}", err=True)
+        click.echo(f"  To continue: {resume_command(path)}", err=True)
+        if remaining := remaining_time(run):
+            click.echo(f"  It takes {remaining}.", err=True)
+        click.echo(f"  The results so far: {program()} report {name}", err=True)
         return end_request_exit_code()
     page = page_path(html, path)
     try:
@@ -161,9 +164,8 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     """Suggested next commands, each with its purpose. Without an answer, only the one that gets it."""
-    if (command := answer_command(path, run, summary)) is not None:
-        return [command]
-    commands = []
+    if commands := answer_commands(path, run, summary):
+        return commands
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         commands.append(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
@@ -173,21 +175,37 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     return commands
 
 
-def answer_command(path: Path, run: Run, summary: Summary) -> str | None:
-    """The command that measures as many blocks as an answer needs. None: there is an answer."""
+def answer_commands(path: Path, run: Run, summary: Summary) -> list[str]:
+    """The command that measures as many blocks as an answer needs, below what to do first and how long it takes. Empty: there is an
+    answer."""
+    from howfar.report.certainty import what_answers  # numpy, which --help need not import
+    from howfar.report.terminal import wrap
+
     if not summary.answer.is_missing and summary.good_trials != 0:
-        return None
+        return []
     has_ended = run.stop in (StopReason.TIME, StopReason.BLOCKS)
     command = more_command(path, run) if has_ended else resume_command(path)
-    return f"For an answer:      {command}"
+    remaining = "" if has_ended else remaining_time(run)
+    return [*wrap(f"{what_answers(summary, remaining)}:", width()), f"  {command}"]
+
+
+def remaining_time(run: Run) -> str:
+    """How long `howfar resume` continues a run that has not ended: `at most 4 minutes`. Empty: unknown."""
+    timing = run.info.stored_plan.timing
+    if timing is None:
+        return ""
+    used_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
+    minutes = -(-max(timing.time_budget_ns - used_ns, 1) // 60_000_000_000)
+    return f"at most {counted(minutes, 'minute')}"
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:
     """A line for each limit that was tested: the arm, the limit, the outcome."""
-    from howfar.report import limit_text, sections  # slow to import: they draw charts
+    from howfar.bottleneck.texts import resource_name
+    from howfar.report import sections  # slow to import: it draws charts
 
     for tested in summary.confirmations:
-        yield f"{tested.arm}, {limit_text.limit_name(tested.resource)}: {sections.confirmation_outcome(tested)}"
+        yield f"{tested.arm}, {resource_name(tested.resource)}: {sections.confirmation_outcome(tested)}"
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:

@@ -91,9 +91,11 @@ def predict(
         check_page_path(html)
     enter_sandbox(target.path)
     with reporting_damage(recording, recorded.is_verified):
-        with open_path_pair(recorded, target) as paths:
+        with open_path_pair(recorded, target, note) as paths:
             costs = paths.costs(blocks, note)
-        prediction = analyze(recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns)
+        prediction = analyze(
+            recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns, paths.others
+        )
         costed = cost_pages(recorded, *costs)
         changes = find_changes(costed)
         report = document(prediction, changes, costed, measurements)

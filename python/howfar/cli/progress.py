@@ -157,6 +157,7 @@ class LineProgress(Progress):
         self._factors: dict[str, Mapping[str, Level]] = {}
         self._repeated_block = (0, 0)
         self._left_out = 0
+        self._is_waiting = False
 
     def preparing(self, step: str) -> None:
         if not self._has_title:
@@ -188,7 +189,13 @@ class LineProgress(Progress):
                 f"{format_block(slot.block)} is repeated from its first trial, attempt {slot.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
             )
 
+    def waiting(self, program: str) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.note(f"waiting until other programs are quiet: {program}")
+
     def trial_ended(self, trial: Trial) -> None:
+        self._is_waiting = False
         is_void = trial.status is TrialStatus.VOID
         position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{len(self._factors)}"
         figure = None if is_void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
@@ -346,6 +353,9 @@ class PictureProgress(Progress):
         self._slot = slot
         self._phase = "starting server and path"
         self._expected_end.update(forecast, self._blocks, self._elapsed_ns())
+
+    def waiting(self, program: str) -> None:
+        self._phase = f"waiting until other programs are quiet: {program}"
 
     def engine_event(self, event: Event) -> None:
         if isinstance(event, Ready):

@@ -10,7 +10,9 @@ import click
 from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_result, try_note
 from howfar.cli.target import find_usual_server, laboratory_address, named_server_at, server_at
 from howfar.contract.ping_messages import TcpTarget, UnixTarget
+from howfar.doctor.peer_location import find_measured_programs
 from howfar.errors import UsageError
+from howfar.lab.programs import NONE_MEASURED
 from howfar.store.database import kind_of
 from howfar.units import parse_duration_ns
 
@@ -107,7 +109,18 @@ def record(
     else:
         named_server = named_server_at(server or find_usual_server())
         code = record(
-            RecordRequest(named_server, command, out, php, gaps, _http_target(http), page_keys, output), try_note
+            RecordRequest(
+                named_server,
+                command,
+                out,
+                php,
+                gaps,
+                _http_target(http),
+                page_keys,
+                output,
+                find_measured_programs(named_server.target),
+            ),
+            try_note,
         )
     summary = summarize(read(out))
     show_result(summary, document(summary, str(out)), as_json, no_colour)
@@ -152,7 +165,8 @@ def _record_service(unit: str, server: str | None, out: Path, seconds: float | N
     target = server_at(server or find_usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
-    record_service(ServiceRequest(unit, target, out, seconds, gaps), try_note, lambda text: _confirm(text, yes))
+    request = ServiceRequest(unit, target, out, seconds, gaps, find_measured_programs(target))
+    record_service(request, try_note, lambda text: _confirm(text, yes))
 
 
 def _record_packets(
@@ -178,7 +192,19 @@ def _record_packets(
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
     return record(
-        PacketsRequest(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note
+        PacketsRequest(
+            target.port,
+            target.host,
+            out,
+            interface,
+            file,
+            command,
+            seconds,
+            gaps,
+            output,
+            NONE_MEASURED if file else find_measured_programs(target),
+        ),
+        try_note,
     )
 
 

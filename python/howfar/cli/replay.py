@@ -102,7 +102,7 @@ def replay(
         return 0
     enter_sandbox(target.path)
     with reporting_damage(recording, recorded.is_verified):
-        with open_path_pair(recorded, target) as paths:
+        with open_path_pair(recorded, target, note) as paths:
             costs = paths.costs(blocks, note)
             costed = cost_pages(recorded, *costs)
             replayed = run_in_blocks(blocks, lambda: _replay_block(paths, costed, costs[0]), "replay", note)

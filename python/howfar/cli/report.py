@@ -70,15 +70,17 @@ def report(
         elif formats:
             click.echo(output.render_summary(summary, formats[0]).rstrip("\n"))
         else:
-            next_command = (
-                f"Measure it here: {program()} run {recorded_run.info.plan_name}"
+            commands = (
+                [f"Measure it here: {program()} run {recorded_run.info.plan_name}"]
                 if example is not None
-                else output.answer_command(path, recorded_run, summary)
+                else output.answer_commands(path, recorded_run, summary)
             )
-            output.show(recorded_run, summary, no_colour, commands=[next_command] if next_command else [])
+            output.show(recorded_run, summary, no_colour, commands=commands)
             if recorded_run.stop is None:
                 click.echo(
-                    f"\nThis run has not ended. If it is not being measured now, continue it: {output.resume_command(path)}",
+                    f"\nThis run has not ended. If it is not being measured now, continue it"
+                    f"{f', {remaining}' if (remaining := output.remaining_time(recorded_run)) else ''}: "
+                    f"{output.resume_command(path)}",
                     err=True,
                 )
     return 0

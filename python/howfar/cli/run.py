@@ -230,17 +230,19 @@ def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Pa
 
     session.check_machine(loaded.plan)
     fitted = fit_plan(loaded.plan)
-    loaded = replace(loaded, plan=fitted.plan)
+    loaded, notes = replace(loaded, plan=fitted.plan), list(fitted.notes)
     try:
         code = session.enter_sandbox(progress.leave)
     except SandboxForbidden as error:
         progress.stay()
         loaded, code = _fit_to_local_paths(loaded, error, progress), None
+        paths = [path for path in fitted.plan.factors.path if path not in loaded.plan.factors.path]
+        notes += [f"left out: path {', '.join(paths)}: {error.message}"] if paths else []
     if code is not None:
         return code
     for sentence in fitted.notes:
         progress.note(f"howfar: {sentence}")
-    facts = RunEnvironment(not_as_requested=list(fitted.notes))
+    facts = RunEnvironment(not_as_requested=notes)
     with session.open_testbed(loaded.plan, progress.preparing) as laboratory:
         return _measure_into_file(loaded, request, laboratory, session.instruments(), facts, progress)
 

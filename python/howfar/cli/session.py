@@ -102,8 +102,9 @@ def instruments() -> Instruments:
     """The real instruments of a trial: the engine, the clocks, and the watch for other load on the machine."""
     from howfar.lab.environment import LoadWatch
     from howfar.lab.programs import ProgramWatch
+    from howfar.other_programs import waits_for_programs
 
-    return Instruments(watch=LoadWatch, programs=ProgramWatch, facts=program_facts)
+    return Instruments(watch=LoadWatch, programs=ProgramWatch, waits=waits_for_programs(), facts=program_facts)
 
 
 def default_run_path(plan: str, utc: str) -> Path:

@@ -8,6 +8,7 @@ import click
 
 from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_result
 from howfar.cli.target import find_usual_server, named_server_at, server_at
+from howfar.doctor.peer_location import find_measured_programs
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
@@ -67,8 +68,9 @@ def slope(
             "the application behind the URL does not connect through the tap",
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
+    named_server = named_server_at(server or find_usual_server())
     request = SlopeRequest(
-        server=named_server_at(server or find_usual_server()),
+        server=named_server,
         command=command,
         url=url,
         listen=None if listen is None else server_at(listen, "--listen"),
@@ -76,6 +78,7 @@ def slope(
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
         warm_ups=warmup,
+        measured=find_measured_programs(named_server.target),
     )
     result = measure(request, note)
     show_result(result, document(result, url or Path(command[0]).name), as_json, no_colour)

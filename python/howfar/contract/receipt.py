@@ -607,6 +607,18 @@ class ProgramUse(ReceiptPart):
     """Of all its processes, during the load, warm-up included."""
 
 
+class QuietReceipt(ReceiptPart):
+    """The wait for other programs before a trial, and what they did to it. The rule is in `other_programs.py`."""
+
+    waited_ns: int
+    is_quiet: bool
+    """Whether they were quiet when the trial began. False too if it did not wait for them."""
+    is_disturbed: bool = False
+    """Whether they were busy during the trial."""
+    is_repeated: bool = False
+    """Whether the trial is void for that reason, and is measured again in its place."""
+
+
 class TrialReceipt(ReceiptPart):
     """All parts of one trial's receipt; a path or testbed without a part does not set it."""
 
@@ -625,6 +637,8 @@ class TrialReceipt(ReceiptPart):
     writers: WritersReceipt | None = None
     programs: tuple[ProgramUse, ...] | None = None
     """The other programs that used the most CPU time, the largest first. None: not looked for, or their processes cannot be seen."""
+    quiet: QuietReceipt | None = None
+    """None: an older file, or the processes of other programs cannot be seen."""
 
     @property
     def replication_window(self) -> ReplicationWindow | None:

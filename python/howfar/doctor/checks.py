@@ -94,7 +94,7 @@ class Context:
             for unit, saving in (("round trip", round_trip), ("connect", connect))
             if saving is not None and saving.is_resolved
         ]
-        return round_trip, connect, "; ".join(texts) or "not resolved: no difference above the noise of this look"
+        return round_trip, connect, "; ".join(texts) or "too close to call: no difference above the noise of this look"
 
 
 Check = Callable[[Context], list[Draft]]
@@ -158,7 +158,7 @@ def _saving_text(context: Context, socket: MinimumLatency, tcp: MinimumLatency) 
     )
     assert round_trip is not None, "all latencies of an examination have the same number of rounds"
     if not round_trip.is_resolved:
-        parts = [f"not resolved: no difference per round trip above the noise of this look ({round_trip.text})"]
+        parts = [f"too close to call: no difference per round trip above the noise of this look ({round_trip.text})"]
     else:
         parts = [f"{round_trip.text} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
         rates = context.server.rates

@@ -9,7 +9,7 @@ from typing import Any
 from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity, format_time
 from howfar.doctor.proposals import config_file_of
 from howfar.findings import fill
-from howfar.model.galera import PACKET, WINDOW, GaleraMessages, provider_options
+from howfar.services.galera import DEFAULT_PACKET_BYTES, PACKET, WINDOW, provider_options
 
 GALERA, GROUP = "Galera", "Group Replication"
 _SETTING_NAMES = (
@@ -314,7 +314,7 @@ def check_send_window(server: Server, cluster: Cluster) -> list[Draft]:
         cluster.counted["fastest_message_s"] * 1e9,
         _integer_setting(cluster, WINDOW, _RECOMMENDED_WINDOW),
     )
-    window_bytes = window * _integer_setting(cluster, PACKET, GaleraMessages().packet_bytes)
+    window_bytes = window * _integer_setting(cluster, PACKET, DEFAULT_PACKET_BYTES)
     sentence = (
         f"a node has {window} messages under way ({WINDOW}), {window_bytes / 1e3:,.0f} kB at most, and the fastest took "
         f"{format_time(fastest_ns)}: large transactions, and many connections, wait for their turn"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import howfar
+from howfar import quiet_check
 from howfar.address.server_address import format_host_port
 from howfar.doctor import minimum_latency, procfs
 from howfar.doctor.candidates import Candidate, ListenAddress
@@ -75,7 +76,9 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
     known_servers, unseen = _identify_named(targets, logins) if targets else _search_servers(logins)
     states = [_ServerState(server, *_open_session(server)) for server in known_servers]
     try:
-        watched, programs = _watch(states, seconds)
+        with quiet_check.measuring(seconds) as result_of_check:
+            watched, programs = _watch(states, seconds)
+            machine = result_of_check()
     finally:
         for state in states:
             if state.session is not None:
@@ -102,6 +105,7 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
         looks=watched.samples,
         load_average=os.getloadavg()[0],
         cpus=len(os.sched_getaffinity(0)),
+        machine=machine,
         pure_floors=process_latencies,
         servers=checked_servers,
         unseen=unseen,

@@ -20,6 +20,7 @@ from howfar.address.server_address import format_host_port
 from howfar.doctor.kind import Kind as Kind
 from howfar.doctor.kind import ListenerState, Tls
 from howfar.errors import FailedCommand
+from howfar.quiet_check import QuietCheck
 from howfar.stats.estimate import Estimate
 
 FORMAT = 1
@@ -316,6 +317,8 @@ class Examination(_Value):
     looks: int
     load_average: float
     cpus: int
+    machine: QuietCheck | None = None
+    """Whether this machine is quiet enough to measure; None in older output."""
     pure_floors: tuple[MinimumLatency, ...]
     """Latencies of a socket and of TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]

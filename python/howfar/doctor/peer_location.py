@@ -7,15 +7,21 @@ Only procfs and sysfs are read, and nothing is sent. Each fact has its evidence;
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from howfar.address.server_address import format_host_port
 from howfar.doctor import procfs
 from howfar.doctor.procfs import ESTABLISHED, LISTEN, Address, Process, TcpRow
+from howfar.lab.programs import NONE_MEASURED, MeasuredPrograms
+from howfar.services import SERVICES
+
+if TYPE_CHECKING:
+    from howfar.contract.ping_messages import Target
 
 FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "stunnel4", "envoy", "docker-proxy", "ssh", "sshd", "sshd-session",
@@ -23,6 +29,7 @@ FORWARDERS = (
     "rootlessport",
 )  # fmt: skip
 """Names of forwarding programs in the kernel, which truncates names to 15 characters, such as that of systemd-socket-proxyd."""
+_SERVERS = frozenset(name for service in SERVICES.values() for name in service.programs)
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
 """Limit of the CPU time for searching all processes for the owner of a socket."""
@@ -111,6 +118,25 @@ def locate_unix_peer(path: str, pid: int) -> PeerLocation:
     else:
         same_namespace = PeerFact(True, f"process {pid} is in this process's network and PID namespaces")
     return PeerLocation(on_this_machine, same_namespace, listener, *_describe_listener(listener))
+
+
+def find_measured_programs(target: Target) -> MeasuredPrograms:
+    """The programs that are measured with a server: none if it is on another machine, its own process if that is seen. If not, or if
+    that passes connections on, all programs with the name of a server or of a forwarder."""
+    from howfar.contract.ping_messages import TcpTarget  # pydantic, which a list of servers need not import
+
+    if isinstance(target, TcpTarget):
+        if _locate_host(target.host).is_true is False:
+            return NONE_MEASURED
+        peer = _normalize((target.host, target.port))
+        inodes = {row.inode for row in procfs.tcp_rows() if row.state == LISTEN and _listens_at(row, peer)}
+    else:
+        path = os.path.realpath(target.path)
+        inodes = {row.inode for row in procfs.unix_rows() if row.listens and os.path.realpath(row.path) == path}
+    owners = {process.pid: process.name for process in find_socket_owners(inodes - {0}).values()}
+    if owners and _SERVERS.issuperset(owners.values()):
+        return MeasuredPrograms(frozenset(owners))
+    return MeasuredPrograms(frozenset(owners), _SERVERS.union(FORWARDERS))
 
 
 def find_socket_owners(inodes: Iterable[int]) -> dict[int, Process]:

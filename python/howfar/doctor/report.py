@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from howfar import quiet_check
 from howfar.analysis.answer import Answer, sentence
+from howfar.contract.receipt import ProgramUse
 from howfar.doctor import findings, texts
 from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import Client, Examination, Listener, Median, Server, Severity, Unseen, format_time
@@ -83,8 +85,10 @@ def document(examination: Examination) -> Document:
     parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination, found))]
     if not servers:
         parts.append(Text(fill(texts.WHERE_SEARCHED, programs=", ".join(PROGRAMS))))
-    parts += _steps(servers)
+    parts += _steps(examination)
     parts.append(_times_table(servers))
+    if examination.machine is not None:
+        parts.append(Text(quiet_check.in_short(examination.machine)))
     for server in servers:
         parts += _server_blocks(server)
     if examination.unseen:
@@ -107,14 +111,25 @@ def _saving_ns(finding: findings.Finding) -> float:
     return saving.value if saving is not None and saving.is_resolved else 0.0
 
 
-def _steps(servers: Sequence[Server]) -> list[Block]:
-    """The changes as steps: the largest measured saving first, those without one last. Empty if nothing is to be changed."""
+def _steps(examination: Examination) -> list[Block]:
+    """The changes as steps: the largest measured saving first, those without one last; then what to do before a measurement. Empty if
+    nothing is to be done."""
+    servers, machine = examination.servers, examination.machine
     changes = [
         (server, finding) for server in servers for finding in server.findings if finding.severity is Severity.CHANGE
     ]
     changes.sort(key=lambda change: -_saving_ns(change[1]))
     steps = [_step(finding, server.name if len(servers) > 1 else "") for server, finding in changes]
-    return what_to_do([*steps, AdviceBlock(STEP["again"], "", (texts.AGAIN,))] if steps else [])
+    quiet_step = None if machine is None else quiet_check.step(machine, lambda program: _serves(program, servers))
+    again = [AdviceBlock(STEP["again"], "", (texts.AGAIN,))] if steps else []
+    return what_to_do([*steps, *([] if quiet_step is None else [quiet_step]), *again])
+
+
+def _serves(program: ProgramUse, servers: Sequence[Server]) -> bool:
+    """Whether a program is a database server, or a client of one of `servers`: these are not stopped for a measurement."""
+    return program.name in PROGRAMS or any(
+        program.pid in client.pids for server in servers for client in server.clients
+    )
 
 
 def _step(finding: findings.Finding, server: str) -> AdviceBlock:

@@ -1,4 +1,4 @@
-"""What an examination says of its servers as a whole, in words. The sentence of each finding is in its check."""
+"""Texts of an examination about all its servers. The sentence of each finding is in its check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANSWERS: Texts = {
     "none-found": "no server was found that can be reached from here",
 }
 PROBLEMS: Texts = {
-    "socket-gone": "a socket that is gone",
+    "socket-gone": "a missing socket",
     "authority-bundle": "reading the CA bundle",
     "loopback-tcp": "TCP where a socket works",
     "socket-off": "TCP without a socket",
@@ -30,10 +30,10 @@ PROBLEMS: Texts = {
     "options-ignored": "options without effect",
     "cluster-reads": "reads waiting for other nodes",
     "cluster-turns": "commits waiting for idle members",
-    "cluster-timeouts": "timeouts unlike the network",
+    "cluster-timeouts": "timeouts unsuited to the network",
     "cluster-flow-control": "commits stopped by slow nodes",
     "cluster-quorum": "writes without a majority",
-    "cluster-text": "statement texts between nodes",
+    "cluster-text": "statement texts sent between nodes",
     "cluster-window": "a small window between nodes",
     "idle-states": "waking idle CPUs",
 }
@@ -66,17 +66,17 @@ STEPS: Texts = {
     "compressed-local": "turn off compression within this machine",
     "encrypted-local": "turn off TLS within this machine",
     "encrypted-socket": "turn off TLS in the socket",
-    "pooler-missing": "put a pooler before the server",
+    "pooler-missing": "connect through a pooler",
     "pooler-mode": "let the pooler share sessions",
     "statement-by-statement": "send several statements at once",
     "options-ignored": "remove options without effect",
     "cluster-reads": "let reads wait only where they must",
-    "cluster-turns": "let commits wait for no idle member",
+    "cluster-turns": "stop commits waiting for idle members",
     "cluster-timeouts": "set timeouts that fit the network",
     "cluster-flow-control": "let a slow node fall further behind",
     "cluster-quorum": "let only a majority write",
     "cluster-text": "send no statement texts between nodes",
-    "cluster-window": "let more messages be under way between nodes",
+    "cluster-window": "allow more messages in flight between nodes",
     "idle-states": "keep idle CPUs awake",
 }
 """What to do about each finding."""
@@ -87,9 +87,9 @@ STEP: Texts = {
     "restart": "{where}, then restart the server",
     "again": "To see what is left, run this again:",
 }
-"""A step, why it helps, and where its lines belong."""
-CHOICE = "Of the lines for applications, those for yours are enough."
-"""Where a step has lines for several places."""
+"""A step, why it helps, and the place for its lines."""
+CHOICE = "Use only the lines for your application."
+"""For a step that has lines for several applications."""
 AGAIN = "howfar doctor"
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {

@@ -32,6 +32,8 @@ from howfar.lab.servers import GAUGES, CertificatePaths, Tables, address_parts
 from howfar.lab.servers.sql_store import convert_counters
 from howfar.load.job import LoadLogin
 from howfar.paths.path import Row
+from howfar.plan.cells import combinations
+from howfar.plan.factors import hiding_levels
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 from howfar.plan.workload import WORKLOADS
@@ -94,8 +96,8 @@ def check_plan_for_user_server(plan: Plan) -> None:
         unsupported = "a key-value store"
     elif replicas_spec(plan) is not None:
         unsupported = "replicated servers, which are started again for each trial"
-    elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
-        unsupported = "encrypted or compressed sessions"
+    elif hidden_by := dict.fromkeys(level for cell in combinations(plan) for level in hiding_levels(cell)):
+        unsupported = f"sessions with {' and '.join(hidden_by)}"
     if unsupported:
         raise PlanError(
             f"plan {plan.name} needs {unsupported}, but your own server is used as it is, over plain sessions",

@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from howfar.contract.receipt import ProgramUse
+    from howfar.other_programs import StartWatch
 
 OUTER_PROC = "HOWFAR_OUTER_PROC"
 """Environment variable `DESCRIPTOR:PID`: the outer /proc, and the outer PID of the process whose descendants are howfar's own."""
@@ -37,6 +40,17 @@ def pass_outer_proc() -> tuple[int, str]:
         return -1, ""
 
 
+@contextmanager
+def open_proc() -> Iterator[tuple[int, int]]:
+    """Open /proc for a `ProgramWatch` outside the sandbox: a descriptor (-1 if it cannot be read), and the PID of this process."""
+    descriptor, text = pass_outer_proc()
+    try:
+        yield descriptor, int(text.partition(":")[2] or 0)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class Process(NamedTuple):
     """One process at the time of a reading."""
 
@@ -48,11 +62,23 @@ class Process(NamedTuple):
     """CPU time of the process, and of its ended children that it has waited for."""
 
 
-class ProgramWatch:
-    """Measures the CPU time of other programs, from construction until `finish`."""
+class MeasuredPrograms(NamedTuple):
+    """Programs outside howfar that take part in a measurement, such as a server. Neither they nor their descendants are others."""
 
-    def __init__(self) -> None:
-        self._descriptor, self._own_pid = _outer_proc
+    pids: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+
+
+NONE_MEASURED = MeasuredPrograms()
+
+
+class ProgramWatch:
+    """Measures the CPU time of other programs, from construction until `finish`. `proc`: a /proc, and the PID of the process whose
+    descendants are howfar's own; by default those that the sandbox was given."""
+
+    def __init__(self, proc: tuple[int, int] | None = None, measured: MeasuredPrograms = NONE_MEASURED) -> None:
+        self._measured = measured
+        self._descriptor, self._own_pid = proc or _outer_proc
         self._start_s, self._before = time.monotonic(), self.processes()
 
     def finish(self) -> tuple[ProgramUse, ...] | None:
@@ -65,7 +91,7 @@ class ProgramWatch:
         if not self._before or not after:
             return None
         ticks_and_pids: dict[str, list[tuple[int, int]]] = {}
-        for (pid, name), ticks in ticks_by_program(self._before, after, self._own_pid).items():
+        for (pid, name), ticks in self._ticks(after).items():
             ticks_and_pids.setdefault(name, []).append((ticks, pid))
         used = [
             ProgramUse(name=name, pid=max(uses)[1], cpus=sum(ticks for ticks, _ in uses) / _TICKS_PER_S / elapsed_s)
@@ -74,6 +100,9 @@ class ProgramWatch:
         # A process that waits for an orphan seems to have used all of the orphan's time, possibly more than all CPUs allow.
         plausible = [program for program in used if MIN_CPUS <= program.cpus <= (os.cpu_count() or 1)]
         return tuple(sorted(plausible, key=lambda program: -program.cpus)[:MAX_PROGRAMS])
+
+    def _ticks(self, after: Mapping[int, Process]) -> dict[tuple[int, str], int]:
+        return ticks_by_program(self._before, after, self._own_pid, self._measured)
 
     def processes(self) -> dict[int, Process]:
         """All current processes, by PID; empty if /proc cannot be read."""
@@ -118,9 +147,13 @@ def _read_process(path: str, folder: int) -> Process | None:
 
 
 def ticks_by_program(
-    before: Mapping[int, Process], after: Mapping[int, Process], own: int
+    before: Mapping[int, Process],
+    after: Mapping[int, Process],
+    own: int,
+    measured: MeasuredPrograms = NONE_MEASURED,
 ) -> dict[tuple[int, str], int]:
-    """CPU time between two readings, in ticks, by PID and name, without kernel threads, the process `own` and its descendants."""
+    """CPU time between two readings, in ticks, by PID and name, without kernel threads, the process `own`, those that are `measured`,
+    and their descendants."""
     parents = {pid: process.parent for pid, process in (*before.items(), *after.items())}
     ended = {pid for pid, process in before.items() if pid not in after or after[pid].started != process.started}
     ticks = {pid: process.ticks for pid, process in after.items()}
@@ -129,7 +162,8 @@ def ticks_by_program(
         owner = next((ancestor for ancestor in _ancestry(pid, parents) if ancestor not in ended), pid)
         if owner in ticks:
             ticks[owner] -= process.ticks
-    roots = {own, *(pid for pid, process in after.items() if process.name == _KERNEL_THREADS and not process.parent)}
+    roots = {own, *measured.pids, *(pid for pid, process in after.items() if process.name in measured.names)}
+    roots |= {pid for pid, process in after.items() if process.name == _KERNEL_THREADS and not process.parent}
     return {
         (pid, after[pid].name): count
         for pid, count in ticks.items()
@@ -144,3 +178,17 @@ def _ancestry(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
         yield pid
         visited.add(pid)
         pid = parents.get(pid, 0)
+
+
+@contextmanager
+def watching_programs(measured: MeasuredPrograms = NONE_MEASURED) -> Iterator[StartWatch]:
+    """How a command watches other programs, whether in a sandbox or not. `measured`: programs that are no others."""
+    from howfar.lab import sandbox  # which imports this module
+
+    if sandbox.inside():
+        yield partial(ProgramWatch, None, measured)
+    elif sandbox.is_anywhere_inside():
+        yield lambda: None  # this /proc shows no program outside the sandbox
+    else:
+        with open_proc() as proc:
+            yield partial(ProgramWatch, proc, measured)

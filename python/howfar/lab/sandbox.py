@@ -60,6 +60,11 @@ def inside() -> bool:
     return True
 
 
+def is_anywhere_inside() -> bool:
+    """Whether this process runs in a sandbox, as its first process or a descendant, such as a command in the shell of `howfar lab`."""
+    return os.environ.get(_SANDBOX_MARK) == "1"
+
+
 def _set_up_inside() -> None:
     global _is_set_up
     if _is_set_up:

@@ -217,6 +217,6 @@ class AuxiliaryServers:
 
 
 def store_session_spec(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
-    """A cell's session settings for a key-value store: never compressed, and not encrypted over a Unix socket."""
-    uncompressed = replace(spec, algorithm=None, level=None)
-    return replace(uncompressed, tls=None, resumption=False) if path.by_socket else uncompressed
+    """A cell's session settings for a key-value store: without those of SQL alone, and not encrypted over a Unix socket."""
+    store_spec = replace(spec, settings={})
+    return replace(store_spec, tls=None, resumption=False) if path.by_socket else store_spec

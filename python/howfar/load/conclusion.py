@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.answer import Answer, sentence
+from howfar.contract.receipt import ProgramUse
 from howfar.findings import Finding, fill, join, join_clauses
 from howfar.load.result import PercentileBounds, Result, format_latency
 from howfar.load.search import Goal, SearchResult
 from howfar.load.texts import ADVICE, ANSWERS, CAUSES, CERTAINTY, P99, QUESTION, QUESTION_OF_SEARCH
 from howfar.load.verdict import STEADINESS, UNANSWERED_SHARE, Stamp
+from howfar.other_programs import busiest, program_name
 
 _STAMPS_WITHOUT_ANSWER = (Stamp.VOID, Stamp.FAILING)
 """Stamps of results that do not answer the question."""
@@ -100,12 +102,15 @@ def _find_causes(result: Result, answer_finding: Finding) -> tuple[Finding, ...]
 def _certainty(result: Result, answer_finding: Finding) -> str:
     """How sure the answer is, in one line; empty if there is no answer."""
     verdict = result.verdict
-    doubts = [finding.stamp for finding in verdict.findings if finding.stamp != answer_finding.id]
+    others = [finding.because for finding in verdict.findings if finding.stamp is Stamp.DISTURBED]
+    unsaid = (answer_finding.id, Stamp.DISTURBED)
+    doubts = [finding.stamp for finding in verdict.findings if finding.stamp not in unsaid]
     if answer_finding.id in (*_STAMPS_WITHOUT_ANSWER, _NONE_DUE):
         return ""
     clauses = [
         "run",
         *(["doubtful"] if doubts else []),
+        *(["disturbed"] if others else []),
         *([] if verdict.findings else ["errors" if result.errors else "valid"]),
     ]
     clauses += ["unknown"] if verdict.unknown else []
@@ -114,13 +119,17 @@ def _certainty(result: Result, answer_finding: Finding) -> str:
         seconds=result.seconds,
         transactions=result.finished.transactions,
         stamps=join(doubts),
+        others="".join(others),
         errors=result.errors,
         unknown=len(verdict.unknown),
     )
 
 
-def conclude_search(goal: Goal, search_result: SearchResult, is_client_limited: bool) -> Conclusion:
-    """The conclusion of a search. `is_client_limited`: whether the client was short of CPU in trials that failed."""
+def conclude_search(
+    goal: Goal, search_result: SearchResult, is_client_limited: bool, programs: Sequence[ProgramUse] = ()
+) -> Conclusion:
+    """The conclusion of a search. `is_client_limited`: whether the client was short of CPU in trials that failed. `programs`: other
+    programs that were busy in one of these."""
     figures = {
         "rate": search_result.rate,
         "failed": search_result.failed_at,
@@ -130,11 +139,17 @@ def conclude_search(goal: Goal, search_result: SearchResult, is_client_limited: 
     parameters = {name: value for name, value in figures.items() if value is not None}
     causes = (Finding(id="repeated", parameters=parameters),) if search_result.kind == "found" else ()
     clauses = ["trials" if search_result.repeats else "only-trials", *(["client"] if is_client_limited else [])]
+    clauses += ["disturbed-trials"] if programs else []
     certainty = _certainty_text(
-        clauses, trials=search_result.trials, repeats=search_result.repeats, rate=search_result.rate
+        clauses,
+        trials=search_result.trials,
+        repeats=search_result.repeats,
+        rate=search_result.rate,
+        others=busiest(programs) if programs else "",
     )
     finding = Finding(id=search_result.kind, parameters=parameters)
-    advice = [ADVICE[finding.id]] if finding.id in ADVICE else []
+    advice = [fill(ADVICE["quiet"], program=program_name(programs[0]))] if programs else []
+    advice += [ADVICE[finding.id]] if finding.id in ADVICE else []
     return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, certainty, advice)
 
 

@@ -27,6 +27,7 @@ from howfar.contract.messages import (
     Receipt,
     TablesJob,
 )
+from howfar.contract.receipt import ProgramUse
 from howfar.engine.receipt_check import encryption_note
 from howfar.load.verdict import LoadVerdict, Stamp, judge
 from howfar.stats import hdr
@@ -169,6 +170,8 @@ class Result:
     connect: LatencyHistogram | None
     in_flight: LatencyHistogram | None
     """Ages of the transactions in flight when the window ended; in a closed loop no other histogram has them."""
+    programs: tuple[ProgramUse, ...] | None
+    """The other programs that used the most CPU time during the load, warm-up included. None: they cannot be seen."""
 
     @property
     def receipt(self) -> Receipt:
@@ -218,6 +221,7 @@ def make_result(
     intervals: tuple[Interval, ...],
     finished: Finished,
     mismatches: tuple[str, ...] = (),
+    programs: tuple[ProgramUse, ...] | None = None,
 ) -> Result:
     """Decode and judge a finished load."""
     by_kind = {histogram.kind: _decode_latency(histogram) for histogram in finished.histograms}
@@ -245,7 +249,9 @@ def make_result(
             answered_p99_ns=_percentile_ns(transaction if arrivals is None else service, 0.99),
             in_flight_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
             workload=job.workload,
+            programs=programs,
         ),
+        programs=programs,
         transaction=transaction,
         statements=tuple(latency for kind, latency in by_kind.items() if not kind.startswith("stage.")),
         stages=tuple(latency for kind, latency in by_kind.items() if kind.startswith("stage.")),
@@ -335,6 +341,7 @@ def summary(result: Result, answer: Answer) -> dict[str, object]:
         if client is not None and finished.queries
         else None,
         "client_memory_bytes": finished.peak_memory_bytes,
+        "other_programs": result.programs and [program.as_json() for program in result.programs],
     }
 
 

@@ -24,6 +24,8 @@ MAX_GAP_RATIO = 1.05
 CONFIRMATIONS = 2
 MAX_DESCENT = 64.0
 """If the first rate fails, the search goes down to at most this factor below it."""
+_DOUBTS = (Stamp.DISTURBED, Stamp.CLIENT_LIMITED, Stamp.LATE)
+"""Stamps that are named with the reasons of a trial that failed, because they may have caused these."""
 _GOAL = re.compile(r"\s*(p[0-9]{1,2}(?:\.[0-9]{1,3})?|max)\s*<\s*(.+?)\s*")
 
 
@@ -99,7 +101,7 @@ def judge_trial(result: Result, goal: Goal, rate: float) -> RateTrial:
             unanswered = result.transaction.all_requests.count - result.transaction.answered.count
             reasons.append(f"{unanswered} unanswered requests leave it open (a longer --time helps)")
     if reasons:
-        reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has_stamp(stamp)]
+        reasons += [str(stamp) for stamp in _DOUBTS if result.verdict.has_stamp(stamp)]
     return RateTrial(rate, bound.low_ns, not bound.exact, ", ".join(reasons))
 
 

@@ -1,4 +1,4 @@
-"""What the report of a load says, in words."""
+"""Texts of the report of a load."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from howfar.findings import Texts
 QUESTION = "How fast is this server under this load?"
 QUESTION_OF_SEARCH = "How much load does this server sustain with {goal}?"
 ANSWERS: Texts = {
-    "void": "no answer: the session is not the one that was requested",
-    "failing": "no answer: the load did not do its work",
-    "overloaded": "less than {due:count} transactions/s: {unanswered:share} of the requests due had no answer",
+    "void": "no answer: the session differs from the request",
+    "failing": "no answer: too many requests did not succeed",
+    "overloaded": "less than {due:count} transactions/s: {unanswered:share} of the requests due were not answered",
     "closed": "{rate:table} transactions/s in a closed loop over {connections:of connection}, with {p99}",
     "client-limited": "at least {rate:table} transactions/s: this client was at its limit",
     "none-due": "no answer: no request was due in the window",
@@ -19,7 +19,7 @@ ANSWERS: Texts = {
     "found": "{rate:table} transactions/s is the highest rate that met {goal}",
     "at_least": "at least {rate:table} transactions/s: no rate up to that missed {goal}",
     "below": "less than {failed:table} transactions/s: no rate that was tried met {goal}",
-    "unclear": "between {rate:table} and {failed:table} transactions/s: the trials did not decide it",
+    "unclear": "between {rate:table} and {failed:table} transactions/s: the trials were inconclusive",
 }
 P99: Texts = {
     "exact": "a p99 of {time}",
@@ -37,9 +37,11 @@ CERTAINTY: Texts = {
     "valid": "no check found a problem",
     "errors": "{errors:of error} counted, and no other problem found",
     "doubtful": "the load was {stamps}",
+    "disturbed": "{others}",
     "unknown": "{unknown:of check} could not be made",
     "trials": "{trials:of trial}, {repeats} of them at {rate:table} transactions/s",
     "only-trials": "{trials:of trial}",
+    "disturbed-trials": "in a trial that failed, {others}",
     "client": "in trials that failed this client was short of CPU, so the server may sustain more",
 }
 ADVICE: Texts = {
@@ -49,6 +51,7 @@ ADVICE: Texts = {
     "at_least": "Raise --search-high to try higher rates.",
     "unclear": "Search again with a longer --time.",
     "below": "Search again with a lower --search-low.",
+    "quiet": "Stop other programs, such as {program}, and search again.",
 }
 LOOPS: Texts = {
     "closed": "closed loop",
@@ -78,7 +81,7 @@ LINES: Texts = {
     "requests": "{due:,} requests due: {answered:,} answered, {unanswered:,} not{failed}; at most {queued:,} queued.",
     "failed": ", {failed:,} failed",
     "errors": "Errors: {errors}",
-    "loss": "Last loss: {message}. {advice}",
+    "loss": "Last disconnect: {message}. {advice}",
     "session": "Session: {server}, connection {connection}, login by {plugin}, statements {mode}",
     "transport": "Transport: {transport}",
     "layers": "Layers: {tls}; {compression}",

@@ -12,7 +12,9 @@ from enum import StrEnum
 from statistics import fmean, median, variance
 
 from howfar.contract.messages import Finished, Interval, Pgbench, Sysbench, Workload
+from howfar.contract.receipt import ProgramUse
 from howfar.findings import fill
+from howfar.other_programs import are_busy, busiest, program_name
 from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85
@@ -46,6 +48,8 @@ class Stamp(StrEnum):
     """The session obtained is not the one requested."""
     FAILING = "failing"
     """Many requests failed or found no row, none was answered, or connections were lost."""
+    DISTURBED = "disturbed"
+    """Other programs used CPUs."""
     CLIENT_LIMITED = "client-limited"
     NOT_STEADY = "not steady"
     LATE = "late"
@@ -86,6 +90,7 @@ ADVICE = {
     Stamp.VOID: "Correct the server or the options, and run again.",
     Stamp.FAILING: "The load did not do its work: check the server's log, and prepare the tables with the sizes that the "
     "options name.",
+    Stamp.DISTURBED: "Stop other programs, such as {program}, and run this again.",
     Stamp.OVERLOADED: "The server cannot sustain this rate: percentiles marked ≥ are lower bounds. "
     "Lower --rate, or find the highest with --search.",
     Stamp.CLIENT_LIMITED: "The client is part of the bottleneck. "
@@ -109,13 +114,16 @@ def judge(
     answered_p99_ns: int | None = None,
     in_flight_max_ns: int | None = None,
     workload: Workload | None = None,
+    programs: Sequence[ProgramUse] | None = (),
 ) -> LoadVerdict:
-    """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
+    """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time. `programs`:
+    other programs that used CPUs meanwhile; None if they cannot be seen."""
     unknown: dict[str, str] = {}
     missing = "" if workload is None else missing_rows(workload, finished)
     reasons = {
         Stamp.VOID: "; ".join(mismatches),
         Stamp.FAILING: "; ".join([*_failure_reasons(finished, connections), *([missing] if missing else [])]),
+        Stamp.DISTURBED: _disturbance_reason(programs, unknown),
         Stamp.OVERLOADED: _overload_reason(finished, connections),
         Stamp.CLIENT_LIMITED: " and ".join(_client_limit_reasons(finished, unknown)),
         Stamp.LATE: _lateness_reason(finished, lateness_p99_ns, service_p50_ns, unknown),
@@ -126,7 +134,12 @@ def judge(
             ]
         ),
     }
-    findings = tuple(StampFinding(stamp, because, ADVICE[stamp]) for stamp, because in reasons.items() if because)
+    program = program_name(programs[0]) if programs else ""
+    findings = tuple(
+        StampFinding(stamp, because, fill(ADVICE[stamp], program=program))
+        for stamp, because in reasons.items()
+        if because
+    )
     return LoadVerdict(findings, unknown)
 
 
@@ -148,6 +161,13 @@ def _failure_reasons(finished: Finished, connections: int) -> list[str]:
             f"{closed_at_end:,} of {counted(connections, 'connection', ',')} were not open when the window ended"
         )
     return reasons
+
+
+def _disturbance_reason(programs: Sequence[ProgramUse] | None, unknown: dict[str, str]) -> str:
+    """Which other program used CPUs; empty if all were quiet."""
+    if programs is None:
+        unknown[Stamp.DISTURBED] = "other programs on this machine cannot be seen"
+    return f"{busiest(programs)} meanwhile" if programs and are_busy(programs) else ""
 
 
 def _overload_reason(finished: Finished, connections: int) -> str:

@@ -16,9 +16,10 @@ Effects that grow with the number of connections (locks, caches, scheduling) are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Self
 
 _MAX_BUSY = 0.98
@@ -172,3 +173,8 @@ def point_at(points: Sequence[Point], connections: int) -> Point:
     """The point for a number of connections. `points`: as `solve` returns them."""
     assert all(after.connections == before.connections + 1 for before, after in pairwise(points))
     return points[connections - points[0].connections]
+
+
+def nearest_number(target: int, known: Collection[int]) -> int:
+    """The nearest number of connections, by their ratio."""
+    return min(known, key=lambda number: abs(log(number / target)))

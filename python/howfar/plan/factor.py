@@ -67,6 +67,12 @@ class Factor(Generic[T]):
     is_condition: bool = False
     """Whether the factor is a condition of the measurement, not a property of a path. A cell is compared with the baseline at the
     cell's own level."""
+    hides_protocol: bool = False
+    """Whether programs on the path cannot read the protocol at its levels other than the ordinary one."""
+    saves_bytes: bool = False
+    """Whether, at its levels other than the ordinary one, fewer bytes are sent than the protocol's messages have."""
+    moves_limit: bool = False
+    """Whether the resource that limits throughput may depend on it."""
 
     @property
     def key(self) -> str:
@@ -86,6 +92,17 @@ class Factor(Generic[T]):
         """A level as a line of a plan: `rate = '1gbit'`, `threads = 16`."""
         text = self.format(level)
         return f"{self.key} = {repr(text) if self.is_quoted else text}"
+
+
+@dataclass(frozen=True)
+class SessionSetting:
+    """A setting of SQL sessions in addition to those of `sessions.SessionSpec`. A slice registers it in its module `factors`."""
+
+    factor: Factor[str]
+    field: str
+    """Field of the engine's `Session` that requests it."""
+    request: Callable[[str], object | None]
+    """The value of that field at a level. None: nothing is requested."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from howfar.paths import PATHS, crosses_link
-from howfar.plan.factor import Factor, FactorLevels, Level, Naming, ServerLinks
+from howfar.plan.factor import Factor, FactorLevels, Level, Naming, ServerLinks, SessionSetting
 from howfar.plan.quantities import OneOrMore, PlanPart, RateBps, RttNs, refusal
 from howfar.slices import collect
 from howfar.units import counted, format_duration_ns, format_rate_bps, spoken_rate
@@ -45,12 +45,6 @@ def _check_threads(value: Any) -> Any:
     return value
 
 
-def _check_compression(value: Any) -> Any:
-    if isinstance(value, str) and not _COMPRESSION_PATTERN.fullmatch(value):
-        raise refusal("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
-    return value
-
-
 def _check_load(value: Any) -> Any:
     match = _LOAD_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and (match is None or (match["share"] or match["per_s"] or "1").strip("0.") == ""):
@@ -62,13 +56,11 @@ def _check_load(value: Any) -> Any:
 
 CLOSED = "closed"
 _LOAD_PATTERN = re.compile(rf"{CLOSED}|(?P<share>[0-9]{{1,3}}(\.[0-9]+)?)%|(?P<per_s>[0-9]+(\.[0-9]+)?)/s")
-_COMPRESSION_PATTERN = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
 PathName = Annotated[str, BeforeValidator(_check_path)]
 Threads = Annotated[int, BeforeValidator(_check_threads), Field(strict=True)]
 Placement = Literal["isolated", "machines"]
 ServerChoice = Annotated[str, Field(min_length=1)]
 Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
-Compression = Annotated[str, BeforeValidator(_check_compression)]
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 Load = Annotated[str, BeforeValidator(_check_load)]
@@ -98,6 +90,7 @@ THREADS: Factor[int] = Factor(
     heading="connections",
     prefers_rows=True,
     control_level=1,
+    moves_limit=True,
 )
 PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated", column_depth=-1)
 SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb", column_depth=-2)
@@ -125,20 +118,18 @@ RATE_BPS: Factor[int] = Factor(
     format=format_rate_bps,
     applies=_crosses,
     link_level="rate",
+    moves_limit=True,
 )
-TLS: Factor[str] = Factor("tls", Tls, "off", "off", label=lambda level: "plain" if level == "off" else tls_label(level))
+TLS: Factor[str] = Factor(
+    "tls",
+    Tls,
+    "off",
+    "off",
+    label=lambda level: "plain" if level == "off" else tls_label(level),
+    hides_protocol=True,
+    moves_limit=True,
+)
 """TLS of sessions. `1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
-COMPRESSION: Factor[str] = Factor(
-    "compression",
-    Compression,
-    "off",
-    "off",
-    label=lambda level: "uncompressed" if level == "off" else str(level),
-    short_label=lambda level: "none" if level == "off" else str(level),
-    prefers_rows=True,
-    needs_sql="compression is part of MySQL's protocol",
-)
-"""Algorithm and level of compression, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 CONNECT: Factor[str] = Factor(
     "connect",
     Connect,
@@ -147,6 +138,7 @@ CONNECT: Factor[str] = Factor(
     label=lambda level: "connect per transaction" if level == "per-transaction" else "persistent",
     short_label=lambda level: "connect/txn" if level == "per-transaction" else "persistent",
     control_level="persistent",
+    moves_limit=True,
 )
 CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
 """Contents of the tables: sysbench's digits, sentences, or bytes in which nothing repeats."""
@@ -172,6 +164,8 @@ LOAD: Factor[str] = Factor(
 """When transactions begin. Closed loop: a connection begins its next one when the previous one is answered. Or at a given rate,
 independent of answers. A share of the capacity is converted to a rate before a run begins."""
 
+SESSION_SETTINGS = collect("factors", "SESSION_SETTINGS", SessionSetting)
+"""Settings of sessions that slices add."""
 _FACTORS: tuple[Factor[Any], ...] = (
     PATH,
     THREADS,
@@ -180,7 +174,7 @@ _FACTORS: tuple[Factor[Any], ...] = (
     RTT_NS,
     RATE_BPS,
     TLS,
-    COMPRESSION,
+    *(setting.factor for setting in SESSION_SETTINGS),
     CONNECT,
     CONTENT,
     *collect("factors", "FACTORS", Factor),
@@ -225,6 +219,21 @@ def node_rtts_ns(cell: FactorLevels) -> dict[tuple[int, int], int]:
 def has_fault(cell: FactorLevels) -> bool:
     """Whether a fault is injected in this cell."""
     return any(factor.level_in(cell) != factor.ordinary for factor in FACTORS.values() if factor.is_fault)
+
+
+def hiding_levels(cell: FactorLevels) -> list[str]:
+    """The levels of a cell, as text, with which programs on the path cannot read the protocol."""
+    factors = [factor for factor in FACTORS.values() if factor.hides_protocol]
+    return [factor.label(level) for factor in factors if (level := factor.level_in(cell)) != factor.ordinary]
+
+
+def saves_bytes(cell: FactorLevels) -> bool:
+    """Whether fewer bytes are sent in this cell than the protocol's messages have."""
+    return any(factor.level_in(cell) != factor.ordinary for factor in FACTORS.values() if factor.saves_bytes)
+
+
+BYTE_SAVERS = " or ".join(factor.name for factor in _FACTORS if factor.saves_bytes)
+"""The factors that reduce the bytes sent, for texts that recommend them. Empty: none."""
 
 
 def share_of_capacity(level: str) -> float | None:

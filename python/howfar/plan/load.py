@@ -130,6 +130,8 @@ def _override_as_table(override: Override, baseline: object) -> TomlTable:
     table, name = override.key[0], override.key[-1]
     if table == "factors" and len(levels) == 1 and isinstance(baseline, dict) and name in baseline:
         change["baseline"] = {name: levels[0]}
+    if override.key == ("timing", "time_budget"):
+        change = _merge(change, {"timing": {"may_overrun": False}})
     return change
 
 

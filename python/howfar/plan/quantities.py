@@ -65,11 +65,12 @@ def _quantity(
     return BeforeValidator(validate)
 
 
-_duration = partial(_quantity, parse_duration_ns, format_duration_ns)
+duration = partial(_quantity, parse_duration_ns, format_duration_ns)
+"""A validator of durations between two limits, with the reasons why they are neither shorter nor longer."""
 
 RttNs = Annotated[
     int,
-    _duration(
+    duration(
         0,
         10 * SECOND_NS,
         "a time is never negative",
@@ -98,12 +99,9 @@ RowBytes = Annotated[
         "clusters and packets have limits of their own beyond that",
     ),
 ]
-AppCpuNs = Annotated[
-    int, _duration(0, 10 * SECOND_NS, "a time is never negative", "nothing that computes for so long is a page")
-]
 WarmupNs = Annotated[
     int,
-    _duration(
+    duration(
         0,
         600 * SECOND_NS,
         "a time is never negative",
@@ -112,7 +110,7 @@ WarmupNs = Annotated[
 ]
 MeasureNs = Annotated[
     int,
-    _duration(
+    duration(
         200 * MS_NS,
         HOUR_NS,
         "starting and stopping would weigh more than the load",
@@ -121,7 +119,7 @@ MeasureNs = Annotated[
 ]
 BudgetNs = Annotated[
     int,
-    _duration(SECOND_NS, MAX_BUDGET_NS, "not one trial fits", "a machine changes more in a week than a path does"),
+    duration(SECOND_NS, MAX_BUDGET_NS, "not one trial fits", "a machine changes more in a week than a path does"),
 ]
 HalfWidth = Annotated[
     float,

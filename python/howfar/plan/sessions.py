@@ -1,4 +1,4 @@
-"""The sessions that the levels of a cell request: encryption, compression, how often to connect, what the tables hold. No I/O.
+"""The sessions that the levels of a cell request: TLS, how often to connect, what the tables hold, and what slices add. No I/O.
 
 The laboratory checks receipts against these, and the runner builds the engine's job from them.
 """
@@ -6,13 +6,12 @@ The laboratory checks receipts against these, and the runner builds the engine's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from howfar.plan.factors import COMPRESSION, CONNECT, CONTENT, TLS, Content
+from howfar.plan.factors import CONNECT, CONTENT, SESSION_SETTINGS, TLS, Content
 
 TlsVersion = Literal["1.2", "1.3"]
-Algorithm = Literal["zlib", "zstd"]
 _RESUMED_SUFFIX = "-resumed"
 
 
@@ -23,11 +22,10 @@ class SessionSpec:
     tls: TlsVersion | None = None
     resumption: bool = False
     """Whether later connections may resume the TLS session of an earlier one. Clients do so only if they are set up for it."""
-    algorithm: Algorithm | None = None
-    level: int | None = None
-    """Level of the compression. None: the algorithm's own (zlib 6, zstd 3)."""
     per_transaction: bool = False
     content: Content = "digits"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the engine's session that slices' settings request."""
 
     @property
     def tls_version(self) -> str | None:
@@ -39,12 +37,11 @@ def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec
     """The sessions of a cell. Factors that it does not name have their ordinary level."""
     tls = TLS.level_in(factors)
     version = tls.removesuffix(_RESUMED_SUFFIX)
-    algorithm, _, strength = COMPRESSION.level_in(factors).partition("-")
+    requested = {setting.field: setting.request(setting.factor.level_in(factors)) for setting in SESSION_SETTINGS}
     return SessionSpec(
         tls=None if version == "off" else cast(TlsVersion, version),
         resumption=tls.endswith(_RESUMED_SUFFIX),
-        algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),
-        level=int(strength) if strength else None,
         per_transaction=CONNECT.level_in(factors) == "per-transaction",
         content=cast(Content, CONTENT.level_in(factors)),
+        settings={name: value for name, value in requested.items() if value is not None},
     )

@@ -127,6 +127,9 @@ class Timing(PlanPart):
     """Target for every headline ratio and the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
     """Time budget of the whole command, laboratory and report included."""
+    may_overrun: StrictBool = True
+    """Whether waits for other programs, and repetitions of trials that they disturbed, may be added to the budget. `--time-budget` is
+    a strict limit: it forbids it."""
     confirm: StrictBool = False
     """Whether to change, after the blocks, the resources that were named as limits, and check that throughput changes as predicted."""
 

@@ -16,10 +16,12 @@ from typing import Protocol
 import howfar
 from howfar.contract.messages import PacketsEnded, Recorded, RecordEnded
 from howfar.errors import EngineError, HowfarError, RunFileError
+from howfar.other_programs import MAX_LOST_SHARE, StartWatch
 from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, median_rhythm
 from howfar.recording.facts import PassedBytes, RecordingFacts
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
+from howfar.recording.other_programs import BlockWatch, RecordedPrograms
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, RecordingFile, RoundTrip, TimedPage
 from howfar.recording.texts import phrase
@@ -50,6 +52,8 @@ class CollectedEvents:
     protocols: Counter[str] = field(default_factory=Counter)
     tls: bool = False
     round_trips: int = 0
+    others: RecordedPrograms | None = None
+    """What other programs did meanwhile; None if that is unknown."""
 
     def facts(self, unknown_counts: Mapping[str, int], code: int) -> RecordingFacts:
         """The facts to write at the end. `unknown_counts`: further reasons why something is unknown, and how often, which may be 0."""
@@ -64,6 +68,7 @@ class CollectedEvents:
             exit_code=code,
             stopped=self.stopped,
             complete=self.stopped is None,
+            others=self.others,
         )
 
 
@@ -207,9 +212,10 @@ def finish(
     code: int,
     say: Callable[[str], None],
     measure_names: Callable[[], RecordingFacts] = RecordingFacts,
+    start_watch: StartWatch = lambda: None,
 ) -> None:
-    """Complete a recording. If it was made by a tap, also add the facts of `measure_names` and measure the cost of the tap, unless the
-    user interrupts this."""
+    """Complete a recording. If it was made by a tap, also add the facts of `measure_names` and measure the cost of the tap while other
+    programs are quiet, unless the user interrupts this."""
     ended = collected.ended
     facts = collected.facts(unknown, code)
     if not isinstance(ended, RecordEnded):
@@ -223,7 +229,12 @@ def finish(
         if seconds > _NOTABLE_CALIBRATION_S:
             say(phrase("say/calibrating", seconds=seconds))
         file.seal(measure_names())
-        file.seal(_measure_tap_cost(rhythm, file.facts.transport == "unix", placement))
+        watch = BlockWatch(start_watch, lambda lost_s: lost_s < MAX_LOST_SHARE * seconds, say)
+        cost = watch.run(lambda: _measure_tap_cost(rhythm, file.facts.transport == "unix", placement))
+        found = watch.found()
+        if collected.others is not None and found is not None and found.counted:
+            cost.others = collected.others.model_copy(update={"calibration": found.programs})
+        file.seal(cost)
     except KeyboardInterrupt:
         say(phrase("say/not-calibrated"))
     file.close()

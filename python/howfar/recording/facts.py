@@ -8,6 +8,7 @@ from pydantic import Field
 
 from howfar.contract.receipt import ReceiptPart
 from howfar.recording.calibration import Placement, Rhythm
+from howfar.recording.other_programs import RecordedPrograms
 
 
 class PassedBytes(ReceiptPart):
@@ -69,3 +70,5 @@ class RecordingFacts(ReceiptPart):
     repeated_syns: int = 0
     repeated_syns_ns: int = 0
     capture_cpus: float | None = None
+    others: RecordedPrograms | None = None
+    """None: an older recording, or other programs could not be seen."""

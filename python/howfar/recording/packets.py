@@ -21,6 +21,7 @@ from howfar.contract.messages import PacketsEnded, PacketsJob, Recorded, TapRead
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_exit_code
 from howfar.lab.network import cpu_s_of
+from howfar.lab.programs import NONE_MEASURED, MeasuredPrograms, watching_programs
 from howfar.recording.collecting import (
     CollectedEvents,
     add_pages,
@@ -31,6 +32,7 @@ from howfar.recording.collecting import (
     wait_for,
 )
 from howfar.recording.marks import VARIABLE, Marks
+from howfar.recording.other_programs import RecordedPrograms, RecordingWatch
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.texts import phrase
 from howfar.stopping import forwarding_end_requests_to
@@ -66,6 +68,8 @@ class PacketsRequest:
     seconds: float | None = None
     gaps: bool = False
     output_fd: int | None = None
+    measured: MeasuredPrograms = NONE_MEASURED
+    """Programs outside the command that do not count as others: those of the server."""
 
 
 class PacketReader:
@@ -220,7 +224,7 @@ def _finish(file: RecordingFile, request: PacketsRequest, collected: CollectedEv
         "bytes that were not captured": ended.missing if ended else 0,
     }
     facts = collected.facts(unknown, capture.code)
-    facts.capture_cpus = capture.cpus
+    facts.capture_cpus, facts.others = capture.cpus, capture.others
     if ended is not None:
         facts.repeated_syns, facts.repeated_syns_ns = ended.repeated_syns, ended.repeated_syns_ns
     file.finish(facts)
@@ -237,6 +241,7 @@ class _LiveCapture:
     """Packets that the kernel dropped."""
     cpus: float | None = None
     """Mean number of CPUs that the capture kept busy, without the kernel's time for copying packets."""
+    others: RecordedPrograms | None = None
 
 
 def _capture_live(
@@ -261,7 +266,8 @@ def _capture_live(
             return tcpdump.cpu_s() + reader.cpu_s() + time.process_time()
 
         begun_s, begun_ns = cpu_used_s(), time.monotonic_ns()
-        code = _run_or_wait(request, marks)
+        with RecordingWatch(stack.enter_context(watching_programs(request.measured))) as others:
+            code = _run_or_wait(request, marks)
         ended_ns = time.monotonic_ns()
         dropped = tcpdump.end()
         is_complete = tcpdump.is_capturing()
@@ -271,7 +277,14 @@ def _capture_live(
     if not is_complete:
         collected.stopped = collected.stopped or "tcpdump ended before the recording did; is the interface gone?"
     name = Path(request.command[0]).name if request.command else "all"
-    return _LiveCapture(marks, TimedPage(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
+    return _LiveCapture(
+        marks,
+        TimedPage(1, name, "command", 1.0, None, begun_ns, ended_ns),
+        code,
+        dropped,
+        cpus,
+        others.found(are_others=bool(request.command)),
+    )
 
 
 def _run_or_wait(request: PacketsRequest, marks: Marks) -> int:

@@ -36,6 +36,7 @@ from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import RUN_LIMITS, link_receipt
 from howfar.lab.network import usable_cpus
+from howfar.other_programs import MAX_LOST_SHARE, StartWatch
 from howfar.paths import Path
 from howfar.paths.path import Row
 from howfar.plan.sessions import TlsVersion
@@ -49,6 +50,7 @@ from howfar.recording.costs import (
     trimmed_mean,
     warm_up_round_trips,
 )
+from howfar.recording.other_programs import BlockWatch, BusyPrograms
 from howfar.recording.texts import phrase
 
 _PORT = 3306
@@ -206,8 +208,10 @@ def measure(
     rhythm: Rhythm,
     blocks: int,
     say: Callable[[str], None],
-) -> list[PathCosts]:
-    """Measure the costs of each path in blocks, leaving out blocks in which the link was not as requested. `say` reports progress.
+    start_watch: StartWatch = lambda: None,
+) -> tuple[list[PathCosts], BusyPrograms | None]:
+    """Measure the costs of each path in blocks, leaving out blocks in which the link was not as requested, or that other programs
+    disturbed if these are few. Also returns what other programs did. `say` reports progress.
 
     Raises LinkFailed if no block is left.
     """
@@ -224,14 +228,21 @@ def measure(
             for path_index in rng.sample(range(len(paths)), len(paths))
         }
 
-    expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
-    title = phrase("say/costs", seconds=max(expected_ns / 1e9, 1))
-    results = run_in_blocks(blocks, measure_block, title, say)
-    return [
+    expected_s = max(sum(_expected_ns(path, sizes, rhythm) for path in paths) / 1e9, 1.0)
+    title = phrase("say/costs", seconds=expected_s)
+    watch = BlockWatch(start_watch, lambda lost_s: lost_s < MAX_LOST_SHARE * blocks * expected_s, say)
+    try:
+        results = run_in_blocks(blocks, lambda: watch.run(measure_block), title, say)
+    except LinkFailed as failed:
+        if (found := watch.found()) is not None and found.disturbed:
+            failed.advice = phrase("error/link/others", program=found.name)
+        raise
+    counted = watch.without_disturbed(results.blocks)
+    costs = [
         PathCosts(
             label=label,
             sizes=sizes,
-            blocks=tuple(costs[path_index] for costs in results.blocks),
+            blocks=tuple(block[path_index] for block in counted),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
             waking_ns=path.waking_ns,
@@ -240,6 +251,7 @@ def measure(
         )
         for path_index, (path, label) in enumerate(zip(paths, labels, strict=True))
     ]
+    return costs, watch.found()
 
 
 class Computation:

@@ -13,10 +13,13 @@ from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LOCAL_NETWORK, LinkSpec
 from howfar.lab.network import TcpPreset, usable_cpus
+from howfar.lab.programs import watching_programs
+from howfar.other_programs import MAX_LOST_SHARE, StartWatch
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
-from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, median_rhythm
+from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, calibration_s, median_rhythm
 from howfar.recording.costs import PathCosts, Sizes, choose_sizes
+from howfar.recording.other_programs import BlockWatch, BusyPrograms
 from howfar.recording.path_measurement import OpenPath, measure, open_path
 from howfar.recording.recording import Recording
 from howfar.recording.texts import phrase
@@ -57,10 +60,15 @@ class PathPair:
     rhythm: Rhythm
     recorder: RecorderCost
     """The recorder's cost with this rhythm, measured now and not at the recording."""
+    others: list[BusyPrograms]
+    """Other programs while the recorder's cost and the costs of the paths were measured; empty if unknown."""
+    start_watch: StartWatch
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LinkFailed, EngineError."""
-        present, target = measure((self.present, self.target), self.labels, self.sizes, self.rhythm, blocks, say)
+        paths = (self.present, self.target)
+        (present, target), found = measure(paths, self.labels, self.sizes, self.rhythm, blocks, say, self.start_watch)
+        self.others.extend([found] if found is not None else [])
         return present, target
 
 
@@ -131,8 +139,11 @@ def rhythm_of_recording(recording: Recording) -> Rhythm:
 
 
 @contextmanager
-def open_path_pair(recording: Recording, target: PathTarget) -> Iterator[PathPair]:
-    """Open the laboratory with both paths. Raises SandboxForbidden, LabError, MissingError, UsageError."""
+def open_path_pair(recording: Recording, target: PathTarget, say: Callable[[str], None]) -> Iterator[PathPair]:
+    """Open the laboratory with both paths, and measure the recorder's cost there. `say` reports waits.
+
+    Raises SandboxForbidden, LabError, MissingError, UsageError.
+    """
     trips = [trip for page in recording.pages for trip in page.round_trips]
     if not trips:
         raise UsageError(
@@ -163,7 +174,14 @@ def open_path_pair(recording: Recording, target: PathTarget) -> Iterator[PathPai
         )
         label = recorded_path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_of_recording(recording)
-        recorder = calibrate(
-            present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
+        start_watch = stack.enter_context(watching_programs())
+        max_lost_s = MAX_LOST_SHARE * calibration_s(rhythm)
+        watch = BlockWatch(start_watch, lambda lost_s: lost_s < max_lost_s, say)
+        recorder = watch.run(
+            lambda: calibrate(
+                present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
+            )
         )
-        yield PathPair(present, target_path, (label, target.label), sizes, rhythm, recorder)
+        others = [found] if (found := watch.found()) is not None else []
+        labels = (label, target.label)
+        yield PathPair(present, target_path, labels, sizes, rhythm, recorder, others, start_watch)

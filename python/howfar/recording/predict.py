@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from howfar.recording.costs import PathCosts
+from howfar.recording.other_programs import BusyPrograms, find_busy_calibration, find_busy_pages, merge_found
 from howfar.recording.page_costs import CostedPage, cost_pages, median_pages, sequential_trips, tap_ns
 from howfar.recording.recording import Recording, cold_start_note, uncertainty_note
 from howfar.recording.slope import Slope
@@ -107,6 +108,10 @@ class PagePrediction(Part):
     """Times at the other requested RTTs of the same link, by RTT in ns."""
     curve_ms: dict[int, float]
     """p50 by RTT in ns, other things equal; empty if the target crosses no link."""
+    others: BusyPrograms | None
+    """Other programs while these pages were recorded; None if unknown."""
+    later_others: BusyPrograms | None
+    """The same, for the later recording."""
 
     @property
     def present_error(self) -> float:
@@ -174,6 +179,10 @@ class PathPrediction(Part):
     """Number of pages that failed or are impossible, by name and reason."""
     recorded_unix_ns: int | None = None
     """When the recording began; None if unknown."""
+    others: BusyPrograms | None = None
+    """Other programs while the paths were measured for the prediction; None if unknown."""
+    others_calibrating: BusyPrograms | None = None
+    """Other programs that were busy while the recorder's cost was measured after the recording; None if none were, or if unknown."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
@@ -282,9 +291,11 @@ def analyze(
     floor_now_ns: float | None = None,
     later_recording: Recording | None = None,
     rtts_ns: Sequence[int] = (),
+    others: Sequence[BusyPrograms] = (),
 ) -> PathPrediction:
     """Predict every page. `slopes`: by page name. `floor_now_ns`: time of a round trip without server work, as the recorder measures
-    it now. `later_recording`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
+    it now. `later_recording`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link. `others`: what other
+    programs did while the costs were measured."""
     floor_ns = recording.facts.floor_ns or 0
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     costed = cost_pages(recording, present, target)
@@ -304,6 +315,7 @@ def analyze(
                 shift_ns,
                 _later_quantiles(later_recording, name),
                 at_rtt[name],
+                (_others_during(recording, name), _others_during(later_recording, name)),
             )
             for name, pages in costed.items()
         ),
@@ -321,7 +333,17 @@ def analyze(
         contested=Counter(page.name for page in recording.pages if page.contested),
         left_out=dict(recording.left_out),
         recorded_unix_ns=recording.facts.began_unix_ns,
+        others=merge_found(others),
+        others_calibrating=find_busy_calibration(recording.facts.others),
     )
+
+
+def _others_during(recording: Recording | None, name: str) -> BusyPrograms | None:
+    """What other programs did while pages of this name were recorded; None if unknown."""
+    if recording is None:
+        return None
+    pages = [(page.begun_ns, page.ended_ns) for page in recording.pages if page.name == name and page.round_trips]
+    return find_busy_pages(recording.facts.others, pages)
 
 
 def _later_quantiles(recording: Recording | None, name: str) -> Quantiles | None:
@@ -349,6 +371,7 @@ def _predict_page(
     shift_ns: float,
     later: Quantiles | None,
     at_rtt: dict[int, Quantiles],
+    others: tuple[BusyPrograms | None, BusyPrograms | None],
 ) -> PagePrediction:
     present_costs, target = costs
     blocks = len(target.blocks)
@@ -395,6 +418,8 @@ def _predict_page(
         failing=_count_failures(pages),
         at_rtt={rtt_ns: widen_for_unknowns(times) for rtt_ns, times in at_rtt.items()},
         curve_ms=_rtt_curve(predicted, pages, target),
+        others=others[0],
+        later_others=others[1],
     )
 
 

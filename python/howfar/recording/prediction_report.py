@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from howfar.findings import capital
+from howfar.findings import capital, join
 from howfar.recording.changes import PossibleChange
+from howfar.recording.other_programs import BusyPrograms, busy_pages_note
 from howfar.recording.page_costs import CostedPage, median_pages
 from howfar.recording.predict import RESAMPLES, SMALL_WINDOW, PagePrediction, PathPrediction
 from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, rounded_count, setting
@@ -128,6 +129,13 @@ def _missing_answer(prediction: PathPrediction, shown: Sequence[PagePrediction])
     blocks = prediction.cost_us.n or 0
     pages = max((page.pages for page in shown), default=0)
     name = "contested" if prediction.contested else "empty"
+    causes = [found for page in prediction.missed for found in _busy_programs(page, prediction).items()]
+    if prediction.void and (others := prediction.others) is not None and others.disturbed:
+        causes.append(("now", others))
+    if causes and (prediction.void or not shown):
+        when, found = causes[0]
+        text = phrase("predict/answer/busy", target=prediction.target, cause=_cause_text(when, found.use_without_pid))
+        return [Answer(text), *next_step("predict/next/busy", remedy=_remedy(dict(causes)))]
     if prediction.missed:
         name = "contradictory" if all(_miss_cause(page) == "beyond" for page in prediction.missed) else "changed"
     name = "few" if shown else name
@@ -159,9 +167,10 @@ def _answer(
     first = _first_change(page, changes)
     counts = phrase("predict/counts", pages=page.pages, blocks=prediction.cost_us.n or 0)
     present = phrase("predict/present", error=abs(page.present_error))
-    sure = certainty([counts, interval(there), present], _doubts(page, prediction))
+    others = [prediction.others.in_blocks] if prediction.others is not None and prediction.others.disturbed else []
+    sure = certainty([counts, interval(there), present, *others], _doubts(page, prediction))
     answer = Answer(text, _cards(pages, prediction), _cause(page, first), sure)
-    return [answer, *what_to_do(_advice(page, first))]
+    return [answer, *what_to_do(_advice(page, first, prediction))]
 
 
 def compare(then_ms: float, time: Estimate) -> Literal["times", "change", "same", "between"]:
@@ -213,7 +222,10 @@ def _first_change(page: PagePrediction, changes: Sequence[PossibleChange]) -> Po
     )
 
 
-def _advice(page: PagePrediction, first: PossibleChange | None) -> Iterator[AdviceBlock]:
+def _advice(page: PagePrediction, first: PossibleChange | None, prediction: PathPrediction) -> Iterator[AdviceBlock]:
+    is_wide = compare(page.now.p50_ms.value, page.bottom_up.p50_ms) == "between"
+    if is_wide and (causes := _busy_programs(page, prediction)):
+        yield AdviceBlock(_remedy(causes), f"{_causes_text(causes)}.")
     if first is not None:
         saved = {"low": format_ms(first.low_ms), "high": format_ms(first.high_ms), "page": page.name}
         yield advise("predict/do", change=capital(describe_change(first)), statement=_shorten(first.digest), **saved)
@@ -221,6 +233,8 @@ def _advice(page: PagePrediction, first: PossibleChange | None) -> Iterator[Advi
 
 def _doubts(page: PagePrediction, prediction: PathPrediction) -> Iterator[str]:
     """What casts doubt on the prediction, the most serious first."""
+    if causes := _busy_programs(page, prediction):
+        yield phrase("others/doubt", program=next(iter(causes.values())).name)
     left_out = sum(prediction.left_out.values()) + sum(prediction.contested.values())
     void, missed = len(prediction.void), sum(page.pages for page in prediction.missed)
     found = {
@@ -267,6 +281,7 @@ def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
             now=format_estimate(page.now.p50_ms),
             later=format_estimate(page.later.p50_ms),
             error=page.later_error,
+            because=_miss_because(page, prediction, cause),
         )
     return phrase(
         "predict/missed/present",
@@ -275,6 +290,7 @@ def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
         present=format_ms(page.present.p50_ms.value),
         error=page.present_error,
         reason=_miss_reason(page, prediction, cause),
+        because=_miss_because(page, prediction, cause),
     )
 
 
@@ -288,8 +304,38 @@ def _miss_cause(page: PagePrediction) -> Literal["later", "beyond", "clipped", "
     return "clipped" if miss.clipped_ms >= abs(miss.shift_ms) else "shift"
 
 
+def _busy_programs(page: PagePrediction, prediction: PathPrediction) -> dict[str, BusyPrograms]:
+    """Other programs that may have made the prediction wrong, by the time when they were busy."""
+    by_time = {"recorded": page.others, "later": page.later_others}
+    found = {when: others for when, others in by_time.items() if others is not None and others.disturb_pages}
+    by_time = {"calibrated": prediction.others_calibrating, "now": prediction.others}
+    return found | {when: others for when, others in by_time.items() if others is not None and others.disturb_blocks}
+
+
+def _cause_text(when: str, use: str) -> str:
+    return phrase(f"predict/while/{when}", use=use)
+
+
+def _causes_text(causes: Mapping[str, BusyPrograms]) -> str:
+    return join([_cause_text(when, found.use) for when, found in causes.items()])
+
+
+def _remedy(causes: Mapping[str, BusyPrograms]) -> str:
+    """What to do about other programs. If they were busy during the prediction only, the recording is good."""
+    remedy = "predict" if causes.keys() == {"now"} else "record"
+    return phrase(f"predict/quiet/{remedy}", program=next(iter(causes.values())).name)
+
+
+def _miss_because(page: PagePrediction, prediction: PathPrediction, cause: str) -> str:
+    """What the wrong prediction for the present path may be due to, and what to do."""
+    if causes := _busy_programs(page, prediction):
+        name = "predict/missed/later/busy" if cause == "later" else "predict/missed/busy"
+        return phrase(name, causes=_causes_text(causes), remedy=f"{_remedy(causes)}.")
+    return phrase(f"predict/missed/{cause}/because")
+
+
 def _miss_reason(page: PagePrediction, prediction: PathPrediction, cause: str) -> str:
-    """The main cause of the wrong prediction for the present path, and what to do."""
+    """The main reason why the prediction for the present path is wrong."""
     floor_us = prediction.floor_us
     if cause == "beyond":
         return phrase("predict/missed/beyond", beyond=format_ms(page.miss.beyond_ms))
@@ -364,7 +410,7 @@ def _page_warnings(page: PagePrediction) -> Iterator[str]:
             slope=format_estimate(page.slope.p50_ms),
             residual=format_ms(abs(page.residual_ms or 0.0)),
         )
-    yield from filter(None, (page.unsure, page.cold))
+    yield from filter(None, (page.unsure, page.cold, busy_pages_note(page.name, page.others)))
     for text, (failed, runs) in list(page.failing.items())[:_MAX_NAMED]:
         yield phrase("predict/failing", page=page.name, failed=failed, runs=runs, statement=_shorten(text))
     if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:

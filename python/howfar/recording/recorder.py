@@ -37,6 +37,8 @@ from howfar.errors import (
     UsageError,
     shell_exit_code,
 )
+from howfar.lab.programs import NONE_MEASURED, MeasuredPrograms, watching_programs
+from howfar.other_programs import StartWatch
 from howfar.recording.collecting import (
     CollectedEvents,
     add_pages,
@@ -50,6 +52,7 @@ from howfar.recording.collecting import (
 from howfar.recording.facts import NameCost, RecordingFacts
 from howfar.recording.insertion import Insertion, NamedServer, make_insertion, mount_namespace_prefix
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
+from howfar.recording.other_programs import RecordingWatch
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.tap import listen_address, tap_folder
@@ -80,6 +83,8 @@ class RecordRequest:
     """Parts of the URL that page names keep: parameters of the query, and parts of the path, which begin with `/`."""
     output_fd: int | None = None
     """File descriptor for the command's standard output; None for that of this process."""
+    measured: MeasuredPrograms = NONE_MEASURED
+    """Programs outside the command that do not count as others: those of the server."""
 
 
 def record(request: RecordRequest, say: Callable[[str], None]) -> int:
@@ -87,11 +92,11 @@ def record(request: RecordRequest, say: Callable[[str], None]) -> int:
     EngineError, RunFileError."""
     kind = "unix" if isinstance(request.server.target, UnixTarget) else "tcp"
     facts = new_facts("tap", kind, Path(request.command[0]).name)
-    with new_recording(request.out, facts) as file:
-        return _record(request, file, say)
+    with new_recording(request.out, facts) as file, watching_programs(request.measured) as start_watch:
+        return _record(request, file, start_watch, say)
 
 
-def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], None]) -> int:
+def _record(request: RecordRequest, file: RecordingFile, start_watch: StartWatch, say: Callable[[str], None]) -> int:
     collected = CollectedEvents()
     with Marks(request.page_by) as marks, ExitStack() as stack:
         tap, page = None, None
@@ -102,10 +107,12 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
                 insertion = make_insertion(request.server, tap.address)
                 with collecting(tap, file, collected, marks):
                     say(phrase("say/recording/http", address=_address_text(http)) if http else phrase("say/recording"))
-                    code, page = _run_command(request, insertion, (tap, http), marks)
+                    with RecordingWatch(start_watch) as others:
+                        code, page = _run_command(request, insertion, (tap, http), marks)
         finally:
             if tap is not None and not tap.leave():
                 say(phrase("say/left-processes"))
+        collected.others = others.found()
     if not collected.round_trips and collected.stopped is not None:
         reason = phrase("error/nothing-recorded", reason=collected.stopped)
         raise LabError(reason, "The application was not disturbed. Record again.")
@@ -117,7 +124,7 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
         say(failed_pages)
     with reporting_write_errors(file, say):
         unknown = {**add_pages(file, marks, page, request.gaps), **_unmarked_reasons(request, marks)}
-        finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, insertion, say))
+        finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, insertion, say), start_watch)
     return code
 
 
@@ -308,6 +315,8 @@ class ServiceRequest:
     out: Path
     seconds: float | None
     gaps: bool = False
+    measured: MeasuredPrograms = NONE_MEASURED
+    """Programs outside the service that do not count as others: those of the server."""
 
 
 class DropIn:
@@ -333,6 +342,8 @@ class DropIn:
         self._folder = str(Path(source).parent)
         self._systemctl = tuple(systemctl)
         self._remover: subprocess.Popen[bytes] | None = None
+        self.main_pids: frozenset[int] = frozenset()
+        """PID of the service's main process, after its restart."""
 
     def __enter__(self) -> DropIn:
         if self.path.exists():
@@ -376,6 +387,7 @@ class DropIn:
         self.run_systemctl("restart", self.unit)
         pid = self.run_systemctl("show", "--property=MainPID", "--value", self.unit)
         try:
+            self.main_pids = frozenset({int(pid)})
             return Path(f"/proc/{int(pid)}/ns/mnt").stat().st_ino
         except (OSError, ValueError) as error:
             raise LabError(phrase("error/no-process", unit=self.unit), "See the service's own log.") from error
@@ -431,9 +443,11 @@ def _record_service(
             if not confirm(f"{drop_in.path}:\n{drop_in.text}"):
                 raise UsageError("nothing was written", "Say yes, or give --yes.")
             with collecting(tap, file, collected, marks), drop_in:
-                page = _run_service(drop_in, tap, request, say)
+                page = _run_service(drop_in, tap, request, collected, say)
         with reporting_write_errors(file, say):
-            finish(file, collected, add_pages(file, marks, page, request.gaps), 0, say)
+            unknown = add_pages(file, marks, page, request.gaps)
+            with watching_programs(_with_service(request, drop_in)) as start_watch:
+                finish(file, collected, unknown, 0, say, start_watch=start_watch)
         say(phrase("say/drop-in-gone", unit=drop_in.unit))
     finally:
         if tap is not None:
@@ -443,10 +457,20 @@ def _record_service(
             folder.rmdir()
 
 
-def _run_service(drop_in: DropIn, tap: RecordTap, request: ServiceRequest, say: Callable[[str], None]) -> TimedPage:
+def _with_service(request: ServiceRequest, drop_in: DropIn) -> MeasuredPrograms:
+    """The programs of the server and of the service."""
+    return request.measured._replace(pids=request.measured.pids | drop_in.main_pids)
+
+
+def _run_service(
+    drop_in: DropIn, tap: RecordTap, request: ServiceRequest, collected: CollectedEvents, say: Callable[[str], None]
+) -> TimedPage:
     say(phrase("say/restarting", unit=drop_in.unit))
     tap.serve(drop_in.restart())
     say(phrase("say/recording"))
     begun_ns = time.monotonic_ns()
-    wait_for(request.seconds)
+    with watching_programs(_with_service(request, drop_in)) as start_watch:
+        with RecordingWatch(start_watch) as others:
+            wait_for(request.seconds)
+        collected.others = others.found()
     return TimedPage(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())

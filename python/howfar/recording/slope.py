@@ -26,7 +26,9 @@ from howfar.address.server_address import format_host_port
 from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import keep_polling, polling_obstacle
+from howfar.lab.programs import NONE_MEASURED, MeasuredPrograms, watching_programs
 from howfar.recording.insertion import NamedServer, make_insertion
+from howfar.recording.other_programs import BlockWatch, BusyPrograms
 from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
 from howfar.recording.texts import advise, certainty, next_step, phrase, setting
 from howfar.report.document import (
@@ -140,6 +142,8 @@ class Slope(Part):
     measured_s: float | None = None
     """Duration of the whole measurement."""
     idle: IdleCpus
+    others: BusyPrograms | None = None
+    """Other programs during the blocks; None if unknown."""
     observations: tuple[Observation, ...]
 
 
@@ -173,6 +177,8 @@ class SlopeRequest:
     min_blocks: int = 4
     warm_ups: int | None = None
     """Pages to request before those that count. None: until their times stop falling."""
+    measured: MeasuredPrograms = NONE_MEASURED
+    """Programs outside the command that do not count as others: those of the server."""
 
 
 def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
@@ -190,7 +196,16 @@ def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
         warm_up = _warm_up(request, page)
         delays_ns = request.delays_ns or _choose_delays(request, tap, page)
         echo = Echo(stack, isinstance(request.server.target, UnixTarget))
-        observations = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say))
+        start_watch = stack.enter_context(watching_programs(request.measured))
+        blocks_began = time.monotonic()
+        watch = BlockWatch(
+            start_watch,
+            lambda _: time.monotonic() - blocks_began < request.budget_s,
+            say,
+            are_others=request.listen is None,
+        )
+        blocks = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say, watch))
+        observations = [observation for block in watch.without_disturbed(blocks) for observation in block]
         costs = echo.measure_costs("polling" if can_poll else "as-found")
     return analyze(
         observations,
@@ -199,6 +214,7 @@ def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
         server=_describe_address(request.server.target),
         began_unix_ns=began_unix_ns,
         measured_s=time.monotonic() - began,
+        others=watch.found(),
     )
 
 
@@ -372,36 +388,45 @@ def _measure_blocks(
     echo: Echo,
     timers: tuple[Timer, Timer | None],
     say: Callable[[str], None],
-) -> Iterator[Observation]:
-    tapped, untapped = timers
-    arms: list[int | None] = [*delays_ns, *([None] if untapped else [])]
+    watch: BlockWatch,
+) -> Iterator[list[Observation]]:
+    arms: list[int | None] = [*delays_ns, *([None] if timers[1] else [])]
     rng = random.Random(_SEED)
     began = time.monotonic()
     for block in range(request.blocks):
         if block >= request.min_blocks and (time.monotonic() - began) * (block + 1) / block > request.budget_s:
             return
         say(phrase("say/block", number=block + 1, count=request.blocks))
-        rng.shuffle(arms)
-        for delay_ns in arms:
-            echo_ns = echo.measure_round_trip_ns(delay_ns or 0)
-            tap.set_delay(delay_ns or 0)
-            timer = tapped if delay_ns is not None or untapped is None else untapped
-            took_s = timer()
-            counts = tap.set_delay(0)
-            if delay_ns is not None and not counts.round_trips:
-                raise UsageError(
-                    "a page made no round trip to the server: it was answered from a cache, or its connection waits",
-                    "Request a page that uses the server each time.",
-                )
-            yield Observation(
-                block=block,
-                delay_ns=delay_ns,
-                held_ns=counts.held_ns,
-                echo_ns=echo_ns,
-                took_ns=round(took_s * 1e9),
-                round_trips=counts.round_trips,
-                connections=counts.connections,
-            )
+
+        def measure_block(block: int = block) -> list[Observation]:
+            rng.shuffle(arms)
+            return [_observe(block, delay_ns, tap, echo, timers) for delay_ns in arms]
+
+        yield watch.run(measure_block)
+
+
+def _observe(block: int, delay_ns: int | None, tap: Tap, echo: Echo, timers: tuple[Timer, Timer | None]) -> Observation:
+    """Time one page. `delay_ns` None: without the tap."""
+    tapped, untapped = timers
+    echo_ns = echo.measure_round_trip_ns(delay_ns or 0)
+    tap.set_delay(delay_ns or 0)
+    timer = tapped if delay_ns is not None or untapped is None else untapped
+    took_s = timer()
+    counts = tap.set_delay(0)
+    if delay_ns is not None and not counts.round_trips:
+        raise UsageError(
+            "a page made no round trip to the server: it was answered from a cache, or its connection waits",
+            "Request a page that uses the server each time.",
+        )
+    return Observation(
+        block=block,
+        delay_ns=delay_ns,
+        held_ns=counts.held_ns,
+        echo_ns=echo_ns,
+        took_ns=round(took_s * 1e9),
+        round_trips=counts.round_trips,
+        connections=counts.connections,
+    )
 
 
 class Echo:
@@ -514,6 +539,7 @@ def analyze(
     server: str,
     began_unix_ns: int,
     measured_s: float,
+    others: BusyPrograms | None = None,
 ) -> Slope:
     """Fit each block and combine the blocks."""
     tap_us, loopback_us = costs.tap_us, costs.loopback_us
@@ -548,6 +574,7 @@ def analyze(
         began_unix_ns=began_unix_ns,
         measured_s=measured_s,
         idle=costs.idle,
+        others=others,
         observations=tuple(observations),
     )
 
@@ -643,7 +670,7 @@ def _answer(slope: Slope, subject: str) -> Answer:
     return Answer(
         phrase(f"slope/answer/{finding}", **figures),
         why=phrase(f"slope/why/{finding}", **figures),
-        certainty=certainty([width], _doubts(slope)),
+        certainty=certainty([width, *_disturbance(slope)], _doubts(slope)),
     )
 
 
@@ -661,8 +688,16 @@ def _finding(slope: Slope) -> Literal["none", "some", "all", "dear", "unresolved
     return "all" if high >= counted and low >= min(counted - 0.5, _MIN_SHARE_OF_ALL * counted) else "some"
 
 
+def _disturbance(slope: Slope) -> Iterator[str]:
+    """Which program disturbed blocks, and whether these count."""
+    if slope.others is not None and slope.others.are_others and slope.others.disturbed:
+        yield slope.others.in_blocks
+
+
 def _doubts(slope: Slope) -> Iterator[str]:
     """What casts doubt on the line, the most serious first."""
+    if slope.others is not None and slope.others.disturb_blocks:
+        yield phrase("slope/doubt/others")
     if slope.still_falling:
         yield phrase("slope/doubt/falling", pages=slope.warm_ups)
     if abs(slope.drift) > _MAX_DRIFT_SHARE:
@@ -674,6 +709,9 @@ def _doubts(slope: Slope) -> Iterator[str]:
 
 
 def _advice(slope: Slope) -> Iterator[AdviceBlock]:
+    if (others := slope.others) is not None and others.disturb_blocks:
+        because = phrase("slope/do/quiet/because", use=others.use, counted=others.counted)
+        yield advise("slope/do/quiet", because, program=others.name)
     if slope.still_falling:
         yield advise("slope/do/warm-up", pages=2 * slope.warm_ups)
     elif _finding(slope) == "unresolved":
@@ -720,6 +758,8 @@ def _warnings(slope: Slope) -> tuple[Warnings, ...]:
     if slope.measured_ms and _misses_present_path(slope):
         now, measured = _format_ms(slope.times["now"]), _format_ms(slope.measured_ms)
         lines.append(phrase("slope/line", now=now, measured=measured))
+    if slope.others is not None and slope.others.disturbed and not slope.others.are_others:
+        lines.append(phrase("slope/programs", use=slope.others.use))
     return (Warnings(tuple(lines)),) if lines else ()
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from howfar.recording.facts import RecordingFacts
+from howfar.recording.other_programs import BusyPrograms, busy_pages_note, find_busy_calibration, find_busy_pages
 from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
 from howfar.recording.texts import advise, certainty, next_step, phrase, rounded_count, setting
 from howfar.report.document import (
@@ -57,6 +58,8 @@ class PageSummary(Part):
     recording: Estimate | None
     """Share of the page's time that the tap added, which is its cost per round trip times the number of round trips. None if there was
     no tap or its cost is unknown."""
+    others: BusyPrograms | None
+    """Other programs during these pages; None if unknown."""
 
 
 class UnusablePages(Part):
@@ -117,6 +120,8 @@ class RecordingSummary(Part):
     """Time that the tap adds to a round trip; None if unknown."""
     floor_us: float
     """Time of a round trip between tap and server without server work; 0 if unknown."""
+    others_calibrating: BusyPrograms | None
+    """Other programs that were busy while the cost of the tap was measured; None if none were, or if unknown."""
     capture_cpus: float | None
     """Mean number of CPUs that capturing packets kept busy; None if no packets were captured, or if unknown."""
     no_page: int
@@ -161,7 +166,9 @@ def summarize(recording: Recording) -> RecordingSummary:
         tls=bool(facts.tls),
         round_trips=len(answered),
         connections=len(recording.connections),
-        pages=tuple(_summarize_page(name, method, pages, tap_ns) for (name, method), pages in usable_pages.items()),
+        pages=tuple(
+            _summarize_page(name, method, pages, tap_ns, facts) for (name, method), pages in usable_pages.items()
+        ),
         left_out=tuple(
             UnusablePages(name=name, method=method, count=count, reason=reason)
             for (name, method, reason), count in left_out.items()
@@ -172,6 +179,7 @@ def summarize(recording: Recording) -> RecordingSummary:
         unknown=facts.unknown,
         tap_us=tap_cost_us,
         floor_us=(facts.floor_ns or 0) / 1e3,
+        others_calibrating=find_busy_calibration(facts.others),
         capture_cpus=facts.capture_cpus,
         no_page=sum(trip.page_id is None for trip in answered),
         nagle=sum(recording.ack_wait_ns(trip) > 0 for trip in answered),
@@ -210,7 +218,9 @@ def _count_answered(page: TimedPage) -> int:
     return sum(trip.is_answered for trip in page.round_trips)
 
 
-def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: float | None) -> PageSummary:
+def _summarize_page(
+    name: str, method: str, pages: Sequence[TimedPage], tap_ns: float | None, facts: RecordingFacts
+) -> PageSummary:
     took_ns = [max(page.took_ns, 1) for page in pages]
     trip_counts = [_count_answered(page) for page in pages]
     waiting_and_sending = [_waiting_and_sending_ns(page) for page in pages]
@@ -232,6 +242,7 @@ def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: 
         recording=None
         if tap_ns is None
         else median_interval([count * tap_ns / ns for count, ns in zip(trip_counts, took_ns, strict=True)]),
+        others=find_busy_pages(facts.others, [(page.begun_ns, page.ended_ns) for page in pages]),
     )
 
 
@@ -333,7 +344,10 @@ def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer
         trips=rounded_count(page.round_trips.value),
         waiting=page.waiting.value,
     )
-    basis = certainty([_page_count_text(page), *_cost_notes(summary)], _doubts(summary))
+    doubts = list(_doubts(summary))
+    if page.others is not None and page.others.disturb_pages:
+        doubts.insert(0, phrase("others/doubt", program=page.others.name))
+    basis = certainty([_page_count_text(page), *_cost_notes(summary)], doubts)
     return Answer(text, why=_cause(summary, page), certainty=basis), what_to_do(_advice(summary, page, file_name))
 
 
@@ -377,6 +391,9 @@ def _doubts(summary: RecordingSummary) -> Iterator[str]:
 
 
 def _advice(summary: RecordingSummary, page: PageSummary, file_name: str) -> Iterator[AdviceBlock]:
+    if (others := page.others) is not None and others.disturb_pages:
+        because = {"use": others.use, "disturbed": others.disturbed, "of": others.of, "page": page.name}
+        yield advise("record/do/quiet", program=others.name, because=phrase("record/do/quiet/because", **because))
     if summary.nagle:
         yield advise("record/do/nagle", requests=summary.nagle)
     if page.took_ms.low is None:
@@ -457,6 +474,9 @@ def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
         lines.append(phrase("record/bytes"))
     if summary.exit_code:
         lines.append(phrase("record/exit-code", code=summary.exit_code))
+    lines += filter(None, (busy_pages_note(page.name, page.others) for page in summary.pages[:_MAX_ROWS]))
+    if summary.others_calibrating is not None:
+        lines.append(phrase("record/busy/calibration", use=summary.others_calibrating.use))
     lines += [
         phrase("record/left-out", page=pages.name, pages=pages.count, reason=pages.reason) for pages in summary.left_out
     ]

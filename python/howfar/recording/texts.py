@@ -22,6 +22,14 @@ TEXTS: Texts = {
     "interval": "95 % interval from {low} to {high}",
     "no-interval": "no interval, as fewer than {needed} pages were recorded",
     "doubtful": "doubtful because of {doubts}",
+    "others/doubt": "other programs, such as {program}",
+    "others/blocks": "{use} in {disturbed} of {of:of block}",
+    "others/blocks/again/one": ", which was measured again",
+    "others/blocks/again/several": ", which were measured again",
+    "others/blocks/out/one": ", which does not count",
+    "others/blocks/out/several": ", which do not count",
+    "others/blocks/again-out/several": ", which were measured again or do not count",
+    "others/blocks/counted/several": ", {counted} of them in the figures",
     # slope: the answer.
     "slope/question": "How many round trips does {subject} wait for, and what would a longer distance cost?",
     "slope/duration": "{blocks:of block} in {seconds:.0f} s",
@@ -49,11 +57,14 @@ TEXTS: Texts = {
     "slope/why/none": "{intercept} without a delay, and as much with each delay; {counts}.",
     "slope/counts": "the tap counted {trips:.1f} round trips and {connections:.1f} connects",
     "slope/width": "{blocks:of block}; 95 % interval from {low:.1f} to {high:.1f} round trips",
+    "slope/doubt/others": "other programs",
     "slope/doubt/falling": "times that were still falling after {pages} pages to warm up",
     "slope/doubt/slower-first": "a first block that took {share:share} longer than the last",
     "slope/doubt/faster-first": "a first block that took {share:share} less than the last",
     "slope/doubt/kink": "a kink of the line",
     "slope/doubt/line": "a line that misses the present path",
+    "slope/do/quiet": "Stop other programs, such as {program}, and measure again",
+    "slope/do/quiet/because": "{use} in {counted} of the blocks that count.",
     "slope/do/record": "See which statements these are: howfar record, with the same command, then howfar predict",
     "slope/do/record/because": "Each round trip that is not needed saves one RTT, here and at any distance.",
     "slope/do/blocks": "Measure again with --blocks {blocks}",
@@ -61,6 +72,7 @@ TEXTS: Texts = {
     "slope/do/warm-up": "Measure again with --warmup {pages}",
     "slope/do/warm-up/because": "An application that still becomes faster has a line that is too steep or too flat.",
     # slope: the rest of the report.
+    "slope/programs": "Programs used CPUs meanwhile, possibly those of the application: {use}.",
     "slope/kink": (
         "The line has a kink: below an added {start} the slope is {before}, up to {end} it is {after}. A timeout, an exhausted "
         "pool or overlapping work can cause this; do not rely on times beyond it."
@@ -93,6 +105,8 @@ TEXTS: Texts = {
     "record/why": "{each:,} × {mean} = {total} of the {took} are waits for {statement}.",
     "record/few": "only {pages:of page}, too few for an interval",
     "record/cost": "recording itself took at least {share} of the time of a page",
+    "record/do/quiet": "Stop other programs, such as {program}, and record again",
+    "record/do/quiet/because": "{use} during {disturbed:,} of {of:of page} of {page}.",
     "record/doubt/stopped": "a recording that is not complete",
     "record/doubt/bytes": "bytes that were not passed on",
     "record/doubt/left-out": "{pages:of page} left out",
@@ -114,6 +128,11 @@ TEXTS: Texts = {
     ),
     "record/bytes": "Not every byte that came was passed on: a connection broke while bytes were on their way.",
     "record/exit-code": "The command ended with exit code {code}.",
+    "record/busy": "{page}: other programs were busy during {disturbed:,} of {of:of page}; {use}.",
+    "record/busy/perhaps-own": (
+        "{page}: programs were busy during {disturbed:,} of {of:of page}, possibly those of the application; {use}."
+    ),
+    "record/busy/calibration": "What the tap costs may be wrong: while it was measured after the recording, {use}.",
     "record/left-out": "{page}: {pages:of page} in no page's figure ({reason}).",
     "record/sending": "{page} also sends requests for {share} of its time: from the first byte of each to the last.",
     "record/syns": (
@@ -159,6 +178,7 @@ TEXTS: Texts = {
     "predict/answer/contested": "No answer for {target}: pages overlap, so which of them made a round trip is not known.",
     "predict/answer/empty": "No answer for {target}: no page of this recording made a round trip.",
     "predict/answer/changed": "No answer for {target}: the time on the present path, {present}, has changed by too much.",
+    "predict/answer/busy": "No answer for {target}: {cause}.",
     "predict/answer/contradictory": "No answer for {target}: the times of this recording contradict each other.",
     "predict/answer/few": "No answer yet: {pages:of page} in {blocks:of block}, and a prediction needs {needed} blocks.",
     "predict/next/unexplained": "Measure its round trips again: `howfar slope --json`, with as many blocks, for --slope.",
@@ -166,6 +186,7 @@ TEXTS: Texts = {
     "predict/next/empty": "Record pages that use the database: `howfar record -- COMMAND`.",
     "predict/next/changed": "Record again on this machine, and predict that recording at once: `howfar record -- COMMAND`.",
     "predict/next/contradictory": "Record again with this version of howfar: `howfar record -- COMMAND`.",
+    "predict/next/busy": "{remedy}, with the same options.",
     "predict/next/blocks": "Measure {needed} blocks or more, with the same options: `howfar predict RECORDING --blocks {needed}`.",
     # predict: why, how sure, and what to do.
     "predict/why": "{trips:of round-trip} × {each} ms{connects} = {path} of {total} ms there, and {path_now} of {now} ms now.",
@@ -206,27 +227,34 @@ TEXTS: Texts = {
         "{page}: {pages:of page} left out, because round trips in its time may be those of another page: marks or requests overlap. "
         "Record one page at a time."
     ),
-    "predict/missed/later": (
-        "{page}: {now} as recorded, {later} as recorded again ({error:+.0%}), possibly because the application or its server has "
-        "changed, or other programs used the CPUs. Other paths are not predicted. Record again while the machine does what it will do "
-        "later."
+    "predict/missed/later": "{page}: {now} as recorded, {later} as recorded again ({error:+.0%}){because}",
+    "predict/missed/later/because": (
+        ", possibly because the application or its server has changed, or other programs used the CPUs. Other paths are not "
+        "predicted. Record again while the machine does what it will do later."
     ),
+    "predict/missed/later/busy": ", possibly because {causes}. Other paths are not predicted. {remedy}",
     "predict/missed/present": (
         "{page}: {now} ms as recorded, {present} ms as predicted for the same path ({error:+.0%}). Other paths are not "
-        "predicted: {reason}"
+        "predicted: {reason}{because}"
     ),
-    "predict/missed/beyond": (
-        "its round trips last {beyond} ms longer together than the page, so times or marks of this recording are wrong. "
-        "Record again with this version."
-    ),
-    "predict/missed/clipped": (
-        "{share:.0%} of its round trips took less than one without work ({idle}), possibly because the machine is slower now "
-        "than when it was recorded, or the recording is from another one. Record again, or predict on a quieter machine."
+    "predict/missed/beyond": "its round trips last {beyond} ms longer together than the page",
+    "predict/missed/beyond/because": ", so times or marks of this recording are wrong. Record again with this version.",
+    "predict/missed/clipped": "{share:.0%} of its round trips took less than one without work ({idle})",
+    "predict/missed/clipped/because": (
+        ", possibly because the machine is slower now than when it was recorded, or the recording is from another one. Record again, "
+        "or predict on a quieter machine."
     ),
     "predict/missed/shift": (
-        "a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure. "
-        "Record again, or predict on a quieter machine."
+        "a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure"
     ),
+    "predict/missed/shift/because": ". Record again, or predict on a quieter machine.",
+    "predict/missed/busy": ", possibly because {causes}. {remedy}",
+    "predict/while/recorded": "{use} while these pages were recorded",
+    "predict/while/later": "{use} while they were recorded again",
+    "predict/while/calibrated": "{use} while the cost of recording was measured",
+    "predict/while/now": "{use} while the paths were measured",
+    "predict/quiet/record": "Stop other programs, such as {program}, record again, and predict that recording at once",
+    "predict/quiet/predict": "Stop other programs, such as {program}, and predict again",
     "predict/idle/then": "{us:.0f} µs when it was recorded",
     "predict/idle/now": "{us:.0f} µs",
     "predict/left-out": "{reason} ({pages:of page}, in no figure).",
@@ -342,6 +370,7 @@ TEXTS: Texts = {
     "say/recording/http": "recording; requests to http://{address}/ are pages",
     "say/recording/packets": "recording packets on {interface}",
     "say/left-processes": "the application left processes behind; the tap goes on for them and ends with them",
+    "say/waiting": "waiting until other programs are quiet: {program}",
     "say/calibrating": "the recording is complete; measuring what the tap costs takes about {seconds:.0f} s",
     "say/not-calibrated": "what the tap costs was not measured: interrupted",
     "say/ends-there": "{reason}; the recording ends there",
@@ -389,6 +418,7 @@ TEXTS: Texts = {
     "error/no-usable-page": "no page of the recording is usable ({reasons})",
     "error/no-whole-page": "the recording is not complete ({reason}), and has no whole page",
     "error/link": "the link could not be had as requested in {attempts} attempts: {reason}",
+    "error/link/others": "Stop other programs, such as {program}, and try again.",
     "error/tcpdump": "tcpdump did not begin: {reason}",
 }
 

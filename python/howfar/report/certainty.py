@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from howfar.analysis.advice import MAX_ARMS_NAMED
 from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
+from howfar.analysis.disturbance import DisturbingProgram
 from howfar.analysis.summary import Summary
 from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
-from howfar.report.figures import has_only_faults, ratios_differ_from_rows, shown_cells, widest_interval
+from howfar.report.figures import floors_text, has_only_faults, ratios_differ_from_rows, shown_cells, widest_interval
+from howfar.report.texts import WARNINGS
+from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole, StopReason
 
@@ -18,22 +22,34 @@ TEXTS: Texts = {
     "probably": "probably:",
     "observed": "in this run,",
     # Without an answer.
-    "missing": "Not at all yet: everything was measured too few times for intervals, so differences may be chance.",
+    "missing": "Not at all yet: everything was measured too few times to tell a difference from chance",
     "resume": "howfar resume FILE",
     "resume-stopped": "howfar resume FILE --time-budget 10min",
+    # What to do before the command that gets an answer, and how long that takes.
+    "to-answer": "For an answer, {quiet:?first {quiet}; then }measure {duration}",
+    "stop-programs": "stop other programs{named}",
+    "wait-for-quiet": "wait until this machine is quiet",
+    "more-time": "for up to 10 more minutes",
+    "remaining": "for {remaining} more",
+    "rest-of-time": "for the rest of the run's time budget",
     # How sure.
     "doubtful": "{verdict}, because of {warnings}",
-    "measured": "{verdict}: everything was measured {few:?only }{most:of time}",
-    "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times",
-    "floor": "differences in throughput below {floor} may be chance",
-    "very-wide": "the widest 95 % interval of a throughput ratio is beyond ±100 %",
-    "ratios": "ratios are averaged block by block, so dividing the figures of two rows gives slightly different ones",
-    "no-interval": "of {arms}, too few measurements were good to tell anything",
-    "no-floor": "which differences may be chance is unknown, because no path was measured twice",
-    "wide-floor": "which differences may be chance is unknown, because the path measured twice has too few blocks",
+    "measured": "{verdict}: everything was measured {few:?only }{most:of time}, once in each block",
+    "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times, once in each block",
+    "floor": "differences in throughput below {floor} are too close to call: {reason}",
+    "floor-of-arms": "differences in throughput below {floor} are too close to call: {reason}; for {arms}, those below {most}",
+    "same-path": "the same path measured twice may differ that much",
+    "chance": "1 of {claims:of comparison} may differ that much by chance",
+    "very-wide": "the widest 95 % interval of a throughput ratio exceeds ±100 %",
+    "ratios": "ratios are means over blocks, so dividing the figures of two rows gives slightly different ones",
+    "no-interval": "{arms} had too few good measurements to tell anything",
+    "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
+    "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
+    "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which "
+    "{again:?were measured again}{out:?do not count}",
     "program": "{name}{pid:? (pid {pid})}",
     "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
     "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
@@ -56,7 +72,7 @@ def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[s
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
     if summary.answer.is_missing:
-        return TEXTS["missing"]
+        return join_clauses((TEXTS["missing"], *_unused(summary), *_disturbance(summary)))
     if not summary.good_trials:
         return ""
     width, counts = _width(summary, is_about_ratios), _counts(summary)
@@ -66,15 +82,41 @@ def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[s
         verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
     measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
-    return join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
+    return join_clauses((measured, *_precision(summary, width), *proofs, *_unused(summary), *_disturbance(summary)))
 
 
 def command_for_answer(summary: Summary) -> str:
     """The command that measures as much as an answer needs. Empty: there is an answer."""
     if not summary.answer.is_missing:
         return ""
-    has_stopped = summary.stop in (StopReason.TIME, StopReason.BLOCKS)
-    return TEXTS["resume-stopped" if has_stopped else "resume"]
+    return TEXTS["resume-stopped" if summary.stop in _ENDED else "resume"]
+
+
+_ENDED = (StopReason.TIME, StopReason.BLOCKS)
+"""Ends of a run that only more time continues."""
+_BUSY = frozenset({Diagnostic.BUSY_MACHINE, Diagnostic.DISTURBED})
+"""Warnings that mean that other programs are to be stopped."""
+
+
+def what_answers(summary: Summary, remaining: str = "") -> str:
+    """What to do for an answer, before the command: `For an answer, first stop other programs, such as cargo (pid 4711); then measure
+    for up to 10 more minutes`. `remaining`: how long a run that has not ended continues. Empty: unknown."""
+    rest = fill(TEXTS["remaining"], remaining=remaining) if remaining else TEXTS["rest-of-time"]
+    duration = TEXTS["more-time"] if summary.stop in _ENDED else rest
+    return fill(TEXTS["to-answer"], quiet=before_measuring(summary), duration=duration)
+
+
+def before_measuring(summary: Summary) -> str:
+    """What to do about other programs before this is measured again. Empty: they hardly disturbed it."""
+    disturbance, unused = summary.disturbance, summary.unused
+    is_disturbed = disturbance is not None and disturbance.is_much
+    if not is_disturbed and not _warnings(summary) & _BUSY and (unused is None or not unused.programs):
+        return ""
+    programs = [program for part in (disturbance, unused) if part is not None for program in part.programs]
+    if not programs and disturbance is not None and disturbance.are_seen:
+        return TEXTS["wait-for-quiet"]  # the kernel or short-lived processes used the CPUs
+    named = f", such as {_program(programs[0])}" if programs else ""
+    return fill(TEXTS["stop-programs"], named=named)
 
 
 def with_doubt(summary: Summary, is_about_ratios: bool = True) -> Summary:
@@ -149,7 +191,7 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     elif summary.noise_floor is None:
         yield TEXTS["no-floor" if summary.aa_ratio is None else "wide-floor"]
     else:
-        yield fill(TEXTS["floor"], floor=noise_floor_text(least_resolved(summary)))
+        yield _close_calls(summary)
     if any(map(_is_claim, summary.answer.findings)) and ratios_differ_from_rows(summary):
         yield TEXTS["ratios"]
     cells = (cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER)
@@ -168,10 +210,62 @@ def least_resolved(summary: Summary) -> float:
     return max(summary.noise_floor or 0.0, summary.link_noise_floor or 0.0, *widths)
 
 
+def _close_calls(summary: Summary) -> str:
+    """`Differences in throughput below 4.0 % are too close to call: ...` Arms that need a larger margin than some difference
+    that is resolved are named with it, so that no result is below the stated difference."""
+    cells = [cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER and cell.ratio is not None]
+    smallest = min((_difference(cell.ratio) for cell in cells if cell.resolution.is_difference), default=math.inf)
+    margins = {
+        cell.arm: half_width(simultaneous(cell.ratio, summary.claims)) or 0.0
+        for cell in cells
+        if cell.ratio is not None and not cell.resolution.is_difference
+    }
+    wide = {arm: margin for arm, margin in margins.items() if margin > smallest}
+    floor, link_floor = summary.noise_floor or 0.0, summary.link_noise_floor or 0.0
+    most = max([floor, link_floor, *(margin for arm, margin in margins.items() if arm not in wide)])
+    figures = {
+        "floor": floors_text(floor, link_floor) if link_floor > smallest else noise_floor_text(most),
+        "reason": fill(TEXTS["same-path" if most <= max(floor, link_floor) else "chance"], claims=summary.claims),
+    }
+    if not wide:
+        return fill(TEXTS["floor"], **figures)
+    names = fill(WARNINGS["some cells"], count=len(wide), cells=len(cells))
+    if len(wide) <= MAX_ARMS_NAMED:
+        names = "; ".join(wide) if any(", " in arm for arm in wide) else join(list(wide))
+    return fill(TEXTS["floor-of-arms"], **figures, arms=names, most=noise_floor_text(max(wide.values())))
+
+
+def _difference(ratio: Estimate | None) -> float:
+    """The distance of a ratio from 1, as a share."""
+    return 0.0 if ratio is None else math.expm1(abs(math.log(ratio.value)))
+
+
 _MOSTLY_SHARE = 0.5
 """Share of others' CPU time from which it is mostly that of one program."""
 _MAX_QUIET_RATIOS = 2
 """Maximum number of ratios that are stated without disturbed blocks."""
+
+
+def _unused(summary: Summary) -> Iterator[str]:
+    """Which program disturbed trials that do not count."""
+    if (unused := summary.unused) is None or not unused.programs:
+        return
+    first = unused.programs[0]
+    yield fill(
+        TEXTS["unused"],
+        program=_program(first),
+        most=first.max_cpus,
+        cpus=unused.machine_cpus or 1,
+        trials=first.trials,
+        of=unused.of,
+        again=int(not unused.left_out),
+        out=unused.left_out,
+    )
+
+
+def _program(program: DisturbingProgram) -> str:
+    """`cargo (pid 4711)`; without the PID if it had several."""
+    return fill(TEXTS["program"], name=program.name, pid=program.pids[0] if len(program.pids) == 1 else 0)
 
 
 def _disturbance(summary: Summary) -> Iterator[str]:
@@ -180,7 +274,7 @@ def _disturbance(summary: Summary) -> Iterator[str]:
     figures = disturbance.figures()
     if disturbance.programs:
         first = disturbance.programs[0]
-        figures["program"] = fill(TEXTS["program"], name=first.name, pid=first.pids[0] if len(first.pids) == 1 else 0)
+        figures["program"] = _program(first)
         figures |= {"mostly": int(first.share >= _MOSTLY_SHARE), "among": int(first.share < _MOSTLY_SHARE)}
     yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
     for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:

@@ -219,20 +219,20 @@ def labelled_lines(
     width: int,
     *,
     colours: Mapping[str, str] = MappingProxyType({}),
-    tops: Sequence[tuple[str, float, str]] = (),
+    top_labels: Sequence[tuple[str, float, str]] = (),
     reference: float | None = None,
     band: float = 1.0,
     narrow: bool | None = None,
 ) -> VegaLite:
     """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. Before
     the last mark, a value that would cover another is left out. The vertical axis is logarithmic. `colours`: of the names, if not
-    those of the palette. `tops`: texts at the top, with the line they belong to. `reference`: height of a dashed line. `band`: factor
-    around it of a grey band. `narrow`: on a phone; None: if the width is that of one."""
+    those of the palette. `top_labels`: texts at the top, each with the name of its line. `reference`: height of a dashed line.
+    `band`: factor around it of a grey band. `narrow`: on a phone; None: if the width is that of one."""
     narrow, height = width < PHONE if narrow is None else narrow, 230
     points = [(name, x_value, estimate) for name, line in lines.items() for x_value, estimate in line]
     limits = [limit or estimate.value for *_, estimate in points for limit in (estimate.low, estimate.high)]
     limits += [reference] if reference else []
-    domain = min(limits) / 1.3, max(limits) * (2.2 if tops else 1.3)
+    domain = min(limits) / 1.3, max(limits) * (2.2 if top_labels else 1.3)
     rows: Rows = [
         {"name": name, "x": x_value, "value": estimate.value, **clip_limits(estimate, domain)}
         for name, x_value, estimate in points
@@ -244,7 +244,7 @@ def labelled_lines(
     ]
     last = {line[-1][0] for line in lines.values() if line}
     labels = [row for row in labels if row["x"] in last or row in _apart(labels, row["x"], domain, height)]
-    labels += [{"name": name, "x": x_value, "place": domain[1], "text": text} for name, x_value, text in tops]
+    labels += [{"name": name, "x": x_value, "place": domain[1], "text": text} for name, x_value, text in top_labels]
     key = legend(2, symbolOpacity=1) if narrow else None
     colour = by_style(alt.Color, "name", colours or styles(list(lines), palette.SERIES), key)
     y, low, place = (log_axis(alt.Y, field, title, domain) for field in ("value", "low", "place"))

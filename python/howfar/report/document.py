@@ -61,11 +61,16 @@ class Answer:
     """How sure the answer is. Empty: there is none."""
     command: str = ""
     """The command that gets an answer. Empty: there is one, or no command gets it."""
+    before_command: str = "For an answer"
+    """What the command is for, what to do first, and how long it takes."""
+    unmeasured: str = ""
+    """Parts of the question that were not measured, and why. Empty: none are known."""
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """The labelled lines below the answer."""
-        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
+        lines = (("Why", self.why), ("How sure", self.certainty), ("Not measured", self.unmeasured))
+        return tuple((label, text) for label, text in lines if text)
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
 from howfar.findings import fill, note, table_number
 from howfar.plan.factors import has_fault, offered_per_s
+from howfar.report.document import Table
 from howfar.report.texts import BLOCKS, METHOD, SESSION, STOPS, WARNINGS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
     estimate_text,
-    excludes_one,
     half_width,
     half_width_text,
     interval_text,
@@ -26,7 +27,7 @@ from howfar.stats.intervals import (
 )
 from howfar.stats.trials import singular
 from howfar.store.records import ArmRole
-from howfar.units import spoken_rate
+from howfar.units import counted, spoken_rate
 
 UNKNOWN = "-"
 """Text for figures that were not measured, or that this path does not have."""
@@ -67,14 +68,18 @@ def ratio_limits(estimate: Estimate | None) -> str:
     return ratio(estimate).partition(" ")[2]
 
 
+BOUND_MARKS = {Bound.MEASURED: "", Bound.AT_LEAST: "+", Bound.AT_MOST: "-"}
+"""Marks after a CPU ratio of which a part is not counted. They are no `≥`: it would contradict the interval, which begins lower."""
+
+
 def cpu_ratio(cell: CellSummary) -> str:
-    """A CPU ratio, `1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` if part of the path's CPU is not counted."""
-    return cell.cpu_bound.sign + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+    """A CPU ratio, `1.23 [1.22, 1.24]`; `1.33+ [1.32, 1.34]` if part of the path's CPU is not counted."""
+    return f"{cpu_point(cell)} {ratio_limits(cell.cpu_ratio)}".rstrip()
 
 
 def cpu_point(cell: CellSummary) -> str:
-    """The value of `cpu_ratio` with its sign, without the interval."""
-    return cell.cpu_bound.sign + ratio_value(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+    """The value of `cpu_ratio` with its mark, without the interval."""
+    return f"{ratio_value(cell.cpu_ratio)}{BOUND_MARKS[cell.cpu_bound]}" if cell.cpu_ratio else UNKNOWN
 
 
 def on_hosts(summary: Summary) -> bool:
@@ -82,25 +87,26 @@ def on_hosts(summary: Summary) -> bool:
     return summary.environment.on_hosts
 
 
-def _cpu_bound_signs(summary: Summary) -> str:
-    """The signs before CPU ratios, `≥ or ≤`; empty if no ratio has one."""
+def _cpu_marks(summary: Summary) -> str:
+    """The marks after CPU ratios, `+ or -`; empty if no ratio has one."""
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
-    return " or ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+    return " or ".join(mark for bound, mark in BOUND_MARKS.items() if mark and bound in bounds)
 
 
 def cpu_bound_note(summary: Summary) -> str:
-    """Meaning of the signs before CPU ratios, for a table; empty if no ratio has one."""
-    sign = _cpu_bound_signs(summary)
-    return note(BLOCKS["cpu bound"], sign=sign) if sign else ""
+    """Meaning of the marks after CPU ratios, for a table; empty if no ratio has one."""
+    marks = _cpu_marks(summary)
+    more, less = "+" in marks, "-" in marks
+    return note(BLOCKS["cpu bound"], more=more, less=less, both=more and less) if marks else ""
 
 
 def cpu_note(summary: Summary) -> str:
-    """Meaning of the signs before CPU ratios in detail; empty if no ratio has one."""
-    sign = _cpu_bound_signs(summary)
-    if not sign:
+    """Meaning of the marks after CPU ratios in detail; empty if no ratio has one."""
+    marks = _cpu_marks(summary)
+    if not marks:
         return ""
     where = METHOD["cpu of a link" if on_hosts(summary) else "cpu of the emulator"]
-    return note(METHOD["cpu"], sign=sign, where=where)
+    return note(METHOD["cpu"], sign=marks, where=where)
 
 
 def plus_minus(estimate: Estimate) -> str:
@@ -141,7 +147,10 @@ def cpu_parts(cell: CellSummary) -> str:
 
 
 TOO_CLOSE = "too close to call"
-"""Stands for a difference that may be chance."""
+"""Stands for a difference that the run does not tell from chance, also where its interval excludes 1: among several comparisons one
+may do so by chance, and the same path measured twice may differ by as much. The line on certainty says which."""
+TOO_FEW_TRIALS = "too few trials"
+"""Stands for a difference without an interval."""
 _THROUGHPUT_WORDS = {Resolution.SLOWER: "fewer", Resolution.FASTER: "more"}
 """What a ratio of throughputs shows: of operations per second there are fewer or more, never slower or faster ones."""
 _CPU_WORDS = {Resolution.SLOWER: "more", Resolution.FASTER: "less"}
@@ -154,8 +163,8 @@ def resolution_text(cell: CellSummary) -> str:
         return "reference"
     if cell.ratio is None:
         return "no common block" if offered_per_s(cell.factors) is None else "at a given rate"
-    if cell.resolution is Resolution.NOT_RESOLVED and excludes_one(cell.ratio):
-        return "maybe chance"  # one of as many comparisons may differ so much, or it is within the noise
+    if cell.ratio.low is None:
+        return TOO_FEW_TRIALS
     return _THROUGHPUT_WORDS.get(cell.resolution, TOO_CLOSE)
 
 
@@ -273,27 +282,43 @@ def widest_interval_text(summary: Summary) -> str:
     if not _compared_ratios(summary) or has_only_faults(summary):
         return ""
     if (width := widest_interval(summary)) is None:
-        several = (summary.complete_blocks or summary.blocks) > 1
-        return fill(SESSION["no intervals"], needed=MIN_BLOCKS, several=several)
+        return fill(SESSION["no intervals"], needed=MIN_BLOCKS)
     has_rates = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
     wanted = half_width_text(summary.target_half_width)
     return fill(SESSION["widest"], has_rates=has_rates, width=half_width_text(width), wanted=wanted)
 
 
 def session_line(summary: Summary) -> str:
-    """Number of blocks, and reason for the end of the run."""
-    good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
+    """Number of blocks and of trials, and reason for the end of the run."""
     incomplete = max(summary.blocks - summary.complete_blocks, 0) if summary.complete_blocks else 0
-    blocks = fill(
-        SESSION["session"],
-        blocks=summary.blocks,
-        one=incomplete == 1,
-        several=incomplete if incomplete > 1 else 0,
-        trials=good_trials,
-        void=summary.void_trials,
-        left_out=summary.left_out_trials,
-    )
-    return "; ".join(part for part in (blocks, STOPS[summary.stop], widest_interval_text(summary)) if part)
+    several = incomplete if incomplete > 1 else 0
+    blocks = fill(SESSION["blocks"], blocks=summary.blocks, one=incomplete == 1, several=several)
+    return "; ".join(part for part in (blocks, trials_line(summary), widest_interval_text(summary)) if part)
+
+
+def trials_line(summary: Summary) -> str:
+    """Number of trials, why others do not count, and reason for the end of the run."""
+    good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
+    return "; ".join(part for part in (counted(good_trials, "trial"), _void_text(summary), STOPS[summary.stop]) if part)
+
+
+def _void_text(summary: Summary) -> str:
+    """Number of void trials, and why. Empty without any."""
+    kinds, void = [kind for kind, _ in _count_kinds(summary.void_reasons)], summary.void_trials
+    if not void or not kinds:
+        return ""
+    counts = {"void": void, "one": void == 1, "several": void > 1, "left_out": summary.left_out_trials}
+    counts |= {"is_one": void + summary.left_out_trials == 1, "are": void + summary.left_out_trials > 1}
+    return fill(SESSION["void"], **counts, mostly=len(kinds) > 1, cause=_short_cause(kinds[0]))
+
+
+_CAUSE = re.compile(r"(?:[\w-]+: (?=the ))?(.{12,60}?)(?: by [\d.,]+ ?[a-zµ%]+| \(|[:;,] |$)")
+
+
+def _short_cause(reason: str) -> str:
+    """The beginning of a void trial's reason, without the host and the figure: `the link to client was late`."""
+    found = _CAUSE.match(reason)
+    return found[1] if found else reason[:60]
 
 
 def void_line(summary: Summary) -> str:
@@ -350,6 +375,31 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     return lines
 
 
+_LEFT_OUT = "left out: "
+"""With this begin a run's notes on levels that were not measured: `plan/fitting.py` writes the factor, the levels, and why."""
+
+
+def unmeasured_parts(summary: Summary) -> str:
+    """Parts of the question that were not measured: `compression zstd-1 (mariadb 10.11.19 has no zstd, only zlib).` Empty: none."""
+    version = summary.server["version"]
+    notes = [
+        note.removeprefix(_LEFT_OUT).replace(version, version.partition("-")[0]).partition(": ")
+        for note in summary.environment.not_as_requested
+        if note.startswith(_LEFT_OUT)
+    ]
+    parts = [f"{what} ({why})" if why else what for what, _, why in notes]
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+_SINGLE_VALUES = re.compile(r"\(-?[\d.,]+(?:, -?[\d.,]+)+\)")
+
+
+def with_note_on_single_values(table: Table) -> Table:
+    """The table, with a note if it has values of single blocks in place of an interval."""
+    has_values = any(_SINGLE_VALUES.search(cell.line) for row in table.rows for cell in row)
+    return replace(table, notes=(*table.notes, note(BLOCKS["single values"]))) if has_values else table
+
+
 def trial_head(summary: Summary) -> tuple[str, str, str]:
     """Column headings of `trial_rows` after the arm."""
     return f"{summary.operation_unit}/s", "some task waited for a CPU", "CPUs used by others"
@@ -385,7 +435,7 @@ def percent(value: float | None, signed: bool = False) -> str:
     return UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"
 
 
-def with_limits(estimate: Estimate | None) -> str:
+def with_interval(estimate: Estimate | None) -> str:
     """An estimate with three digits and its interval: `2.1 [2.0, 2.3]`; without an interval, the values of single blocks."""
     if estimate is None:
         return UNKNOWN
@@ -393,9 +443,9 @@ def with_limits(estimate: Estimate | None) -> str:
     return estimate_text(estimate, number, points)
 
 
-def limits_head(estimates: Iterable[Estimate | None]) -> str:
-    """What stands behind these estimates in a table: their intervals, or without any the values of single blocks. Empty: nothing."""
+def interval_head(estimates: Iterable[Estimate | None]) -> str:
+    """The column heading for what follows these estimates: intervals, or else values of single blocks. Empty: nothing follows."""
     known = [each for each in estimates if each is not None]
     if any(each.low is not None for each in known):
         return "[95 % interval]"
-    return "(each block)" if any(len(each.points) > 1 for each in known) else ""
+    return "(single values)" if any(len(each.points) > 1 for each in known) else ""

@@ -21,7 +21,7 @@ from howfar.plan.factor import Level, ServerLinks
 from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.workload import OPERATIONS
 from howfar.report import charts, figures, limit_text, palette
-from howfar.report.certainty import certainty, command_for_answer, is_busy_by_programs
+from howfar.report.certainty import certainty, command_for_answer, is_busy_by_programs, what_answers
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -35,6 +35,7 @@ from howfar.report.document import (
     Facts,
     Fields,
     Heading,
+    Table,
     Text,
     Warnings,
     make_table,
@@ -194,8 +195,8 @@ def _server_links_text(summary: Summary) -> str:
 
 def _links_text(summary: Summary, links: ServerLinks) -> str:
     rtts = [
-        links.rtt.format(level) if factor is links.rtt else str(level).replace("-", " ")
-        for factor in (links.rtt, links.pairs)
+        text(level)
+        for factor, text in ((links.rtt, links.rtt.format), (links.pairs, links.pairs.label))
         for level in _distinct_levels(summary, factor.name)
     ]
     if not rtts:
@@ -217,7 +218,7 @@ MAX_NAMES = 5
 
 def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
-    said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) and not summary.answer.is_missing else set()
+    said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
     lines = [
         f"{capital(MEANINGS[warning])}{_scatter_note(warning, summary)}."
         for warning in summary.warnings
@@ -286,9 +287,11 @@ def frame(
             summary.answer.why,
             certainty(summary, is_about_ratios, proofs),
             command_for_answer(summary),
+            "" if answered else what_answers(summary),
+            figures.unmeasured_parts(summary),
         ),
         *(answer_charts if answered else ()),
-        *main_blocks,
+        *(figures.with_note_on_single_values(block) if isinstance(block, Table) else block for block in main_blocks),
         *_context(summary),
         Warnings(warnings[:MAX_WARNINGS_SHOWN]),
         *first_advice,
@@ -350,7 +353,7 @@ def _one_link(summary: Summary) -> str:
 
 def _context(summary: Summary) -> list[Block]:
     """The links between hosts; without an answer, how far the run got. Empty: neither."""
-    session = capital(figures.session_line(summary)) if summary.answer.is_missing else ""
+    session = capital(figures.trials_line(summary)) if summary.answer.is_missing else ""
     parts = [part for part in (session, _host_distances_line(summary)) if part]
     return [Text(f"{'. '.join(parts)}.", quiet=True)] if parts else []
 

@@ -12,6 +12,7 @@ from importlib.resources import files
 import jinja2
 from markupsafe import Markup, escape
 
+from howfar.findings import fill
 from howfar.report import palette
 from howfar.report.charts import Drawable, VegaLite, plain
 from howfar.report.document import (
@@ -154,11 +155,10 @@ def _template() -> jinja2.Template:
         classes=_table_classes,
         spans=_head_spans,
         fact=fact_text,
+        before_command=lambda answer: fill(SCREEN["run file"], what=answer.before_command),
     )
     environment.tests["nested"] = lambda value: isinstance(value, Mapping)
-    environment.globals.update(
-        LONG=LONG_ANSWER, MAX_DEPTH=MAX_DEPTH, FOR_AN_ANSWER=SCREEN["for an answer"], SEPARATOR=SEPARATOR
-    )
+    environment.globals.update(LONG=LONG_ANSWER, MAX_DEPTH=MAX_DEPTH, SEPARATOR=SEPARATOR)
     return environment.from_string((files("howfar.report") / "report.html.j2").read_text("utf-8"))
 
 

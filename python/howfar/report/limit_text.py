@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Limit
-from howfar.model.resource import Resource
+from howfar.bottleneck.texts import resource_name
+from howfar.model.resource import NOT_THE_PATH, Resource
 from howfar.report.grid import Grid, arrange_grid
 
 LOW_CONFIDENCE = "low"
@@ -36,20 +37,14 @@ LETTERS: dict[Resource, str] = {
 }
 """Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
-SHORT_NAMES = {Resource.INSTRUMENT_CPU: "CPU of howfar's link emulator"}
-"""Names that a reader understands without the documentation, where the resource's own name needs it."""
 
-
-def limit_letter(limit: Limit | None) -> str:
-    """Letter of a limit, in lower case if the confidence is low; a space if there is no limit."""
-    if limit is None:
+def limit_letter(limit: Limit | None, is_answered: bool = True) -> str:
+    """Letter of a limit, in lower case if the confidence is low; a space if there is no limit. Without an answer, only of what makes a
+    figure useless: a limit would be an answer."""
+    if limit is None or not (is_answered or limit.resource in NOT_THE_PATH):
         return " "
     letter = LETTERS[limit.resource]
     return letter.lower() if limit.confidence == LOW_CONFIDENCE else letter
-
-
-def limit_name(resource: Resource) -> str:
-    return SHORT_NAMES.get(resource, resource.value)
 
 
 def cell_limit_text(cell: CellSummary) -> str:
@@ -57,17 +52,20 @@ def cell_limit_text(cell: CellSummary) -> str:
     assert cell.limit is not None, "the cell has a limit"
     known = cell.limit.resource is not Resource.NOT_ESTABLISHED
     low = " (low confidence)" if known and cell.limit.confidence == LOW_CONFIDENCE else ""
-    return f"{cell.arm}: {limit_name(cell.limit.resource)}{low}"
+    return f"{cell.arm}: {resource_name(cell.limit.resource)}{low}"
 
 
 def legend(summary: Summary) -> str:
-    """Legend of the letters: `Limit: L link to client, S server CPU.` Empty if no cell has one."""
+    """Legend of the letters: `Limits: L link to client, S server CPU.` Empty if no cell has one."""
     limits = [cell.limit for cell in summary.cells if cell.limit]
+    if summary.answer.is_missing:
+        limits = [limit for limit in limits if limit.resource in NOT_THE_PATH]
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""
-    low = "; lower case means low confidence" if any(limit.confidence == LOW_CONFIDENCE for limit in limits) else ""
-    return f"Limits: {', '.join(f'{LETTERS[resource]} {limit_name(resource)}' for resource in present)}{low}."
+    has_low = any(limit_letter(limit).islower() for limit in limits)
+    low = "; lower case means low confidence" if has_low else ""
+    return f"Limits: {', '.join(f'{LETTERS[resource]} {resource_name(resource)}' for resource in present)}{low}."
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
+from howfar.bottleneck.texts import resource_name
 from howfar.findings import fill, note
 from howfar.plan.factors import has_fault
-from howfar.report import charts, figures, limit_text
+from howfar.report import charts, figures
 from howfar.report.document import (
     Block,
     Bullets,
@@ -219,7 +220,7 @@ def confirmation_blocks(summary: Summary) -> list[Block]:
     """The tests of limits. Each changed one thing and compared the throughput with the prediction for that change."""
     fields: Fields[Confirmation] = {
         "cell": lambda confirmation: confirmation.arm,
-        "limit": lambda confirmation: limit_text.limit_name(confirmation.resource),
+        "limit": lambda confirmation: resource_name(confirmation.resource),
         "changed": lambda confirmation: confirmation.changed,
         "predicted": lambda confirmation: f"x {confirmation.predicted:.2f}",
         "measured [95 %]": lambda confirmation: f"x {figures.ratio(confirmation.measured)}",

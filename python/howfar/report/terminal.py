@@ -221,7 +221,19 @@ MAX_NOTE_LINES = 3
 VISIBLE_LINES = 20
 """Lines of a screen of 24 that remain after the command (up to two lines), the last line of a run, and the prompt."""
 
-_ASCII = {"·": "-", "µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
+_ASCII = {
+    "·": "-",
+    "µ": "u",
+    "±": "+/-",
+    "×": "x",
+    "÷": "/",
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "≥": ">=",
+    "≤": "<=",
+    "−": "-",
+}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 

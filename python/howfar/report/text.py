@@ -17,6 +17,7 @@ from pydantic import create_model
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
+from howfar.findings import fill
 from howfar.plan.factors import ModelFields, has_fault
 from howfar.report.document import (
     AdviceBlock,
@@ -77,7 +78,8 @@ class Markdown:
     def answer(self, answer: Answer) -> Lines:
         lines = [f"**{answer.text}**"]
         lines += [line for label, text in answer.reasons for line in ("", f"**{label}:** {text}")]
-        command = (PlaceLines(SCREEN["for an answer"], (answer.command,)),) if answer.command else ()
+        name = fill(SCREEN["run file"], what=answer.before_command)
+        command = (PlaceLines(name, (answer.command,)),) if answer.command else ()
         return lines + self._place_lines(command)
 
     def table(self, table: Table, level: int) -> Lines:

@@ -1,4 +1,4 @@
-"""What all reports say about the set-up of a run, its certainty and its method, in words."""
+"""Texts of all reports about the set-up of a run, its certainty and its method."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SETUP: Texts = {
     "placement isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
     "placement machines": "each host with an equal share of the CPUs (placement machines)",
     "placement": "placement {levels}",
-    "hosts": "client{several:?s} on host{several:?s} {clients}, {on_local:?or with the }server on host {server}{on_local:? on local "
-    "paths}{hop:?, the program of {hop_paths} on host {hop}} (placement {placement})",
+    "hosts": "client{several:?s} on host{several:?s} {clients}, server on host {server}{on_local:? (with the client "
+    "on local paths)}{hop:?, the program of {hop_paths} on host {hop}} (placement {placement})",
     "swapped": "client and server on hosts {first} and {second}, which swapped roles from block to block{ratio:?: with {first} as the "
     "server, the baseline did {ratio} times as many operations per second as with {second}, which is {meaning}} (placement "
     "{placement})",
@@ -34,18 +34,18 @@ SETUP: Texts = {
 }
 
 SESSION: Texts = {
-    "session": "{blocks:of block}{one:?, one of them incomplete}{several:?, {several} of them incomplete} ({trials:of trial}"
-    "{void:?, not counting {void} void}{left_out:? and {left_out} left out with them})",
-    "no intervals": "no intervals, because there are fewer than {needed} blocks{several:?; values of single blocks are in "
-    "parentheses}",
+    "blocks": "{blocks:of block}{one:?, one of them incomplete}{several:?, {several} of them incomplete}",
+    "void": "{void} more {one:?was}{several:?were} void{mostly:?, mostly} because {cause}; {one:?it}{several:?they}"
+    "{left_out:? and {left_out} good ones} {is_one:?is}{are:?are} measured again",
+    "no intervals": "no intervals, because there are fewer than {needed} blocks",
     "widest": "widest interval of a ratio{has_rates:? of throughputs} {width} (requested {wanted})",
 }
 STOPS: Mapping[str | None, str] = {
     "width": "stopped because every interval was as narrow as requested",
     "time": "stopped by the time budget",
-    "blocks": "stopped after as many blocks as were asked for",
+    "blocks": "stopped after the requested number of measurements",
     "interrupted": "interrupted",
-    None: "ended for an unknown reason; `howfar resume` continues it",
+    None: "ended for an unknown reason",
 }
 """Why a run ended."""
 
@@ -60,28 +60,29 @@ WARNINGS: Texts = {
     "there; add CPUs, or hosts with --clients",
     # An arm without a good trial.
     "unmeasured": "{arm}: no good trial ({void} void): {reason}{others:?; and {others:of other-reason}}.",
-    "never reached": "it was never reached",
+    "never reached": "it was never run",
 }
 
 METHOD: Texts = {
     # Blocks and comparisons.
     "design": "in each of {blocks:of complete-block}, every cell was measured once, in random order{settled:?, except cells that had "
     "settled on a plateau}{incomplete:?; {incomplete:of more-block} {lack} some cells}. A ratio is the geometric mean of the blocks' "
-    "ratios, so it may differ from the ratio of two figures in the table; its interval comes from the scatter between blocks. Each "
-    "interval has 95 % confidence. The run makes up to {claims} comparisons, and calls a difference more than chance only if the "
-    "interval of its ratio at 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are false is at "
-    "most 5 % in the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
+    "ratios, so it may differ from the ratio of two figures in the table; its interval comes from the scatter between blocks. "
+    "Intervals have 95 % confidence. The run makes up to {claims} comparisons. A difference counts as more than chance only if the "
+    "interval of its ratio at confidence 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are "
+    "false is at most 5 % in the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
     # Controls.
     "controls": "controls: {controls}",
     "same": "{reference} against itself {measured}{quantile:? in p99}{outcome}",
-    "longer": "an RTT increase of {injected:,g} µs{levels:?, in a pair of arms of its own ({levels}),} measured as {value} {interval} "
+    "longer": "an RTT increase of {injected:,g} µs{levels:?, in a separate pair of arms ({levels}),} measured as {value} {interval} "
     "µs{outcome}",
     "no interval": "(no interval)",
     # The noise floor.
-    "floor": "noise floor {floor}: {baseline}, measured twice under two names, gave {ratio}. Smaller effects may be "
-    "chance{others:? (under the conditions of {others}, by that arm's own A/A ratio)}{cpu:?; for CPU per {unit}, the floor is "
-    "{cpu}}",
-    "no floor": "noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so any difference may be chance",
+    "floor": "noise floor {floor}: {baseline}, measured twice under two names, gave {ratio}. Smaller effects are too "
+    "close to call{others:? (under the conditions of {others}, that arm's own A/A ratio applies)}{cpu:?; for CPU per {unit}, the "
+    "floor is {cpu}}",
+    "no floor": "noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so every difference is too close "
+    "to call",
     "floor over the link": "{floor}, over the link {over_link}",
     "settled": "settled on a plateau and measured no further: {arms}",
     "settled arm": "{arm} (after {blocks} blocks)",
@@ -98,13 +99,13 @@ METHOD: Texts = {
     "varied not less": "did not vary less than",
     # The instrument.
     "emulator": "the link's emulator used at most {cpus}{machine:? of {machine}} CPUs ({arm})",
-    "scatter": "the link's RTT at rest varied from block to block by {rtt} (standard deviation), which alone would vary the ratio of "
-    "{arm} by {alone}; the ratio did by {total}",
+    "scatter": "the link's RTT at rest varied from block to block by {rtt} (standard deviation), which alone would change the ratio "
+    "of {arm} by {alone}; it changed by {total}",
     "shift": "on average the RTT at rest was {rtt} {longer} than requested, which alone makes the figures of {arm} "
     "{shift} {lower}. Intervals and controls refer to the measured RTT and do not show this",
     "limits": "what limits each cell: {limits}",
     "instrument's limits": "the load generator limits {load} of {cells} cells, and the link's emulator {emulator}",
-    "busy": "on {arms}, the load generator's busiest thread was fully busy, so these figures describe it",
+    "busy": "on {arms}, the load generator's busiest thread was fully busy, so the figures describe it",
     "cpu": "a CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is not counted, "
     "while on the loopback it is charged to the sender and counted. Nothing beyond the bound is claimed",
     "cpu of a link": "in interrupts",
@@ -112,15 +113,16 @@ METHOD: Texts = {
     # Void trials.
     "void": "{trials:of void-trial}, excluded from all figures{several:? (a trial may have several reasons)}: {reasons}",
     "left out": "also excluded: {trials:of good-trial}, because another trial of the same block was void; the block was then repeated",
-    "void shift": "had all excluded trials counted, no cell's mean would differ by more than {cell}{ratio:?, and no ratio by more "
+    "void shift": "with all excluded trials counted, no cell's mean would differ by more than {cell}{ratio:?, and no ratio by more "
     "than {ratio}}",
     "void over the link": "trials over the link can be void for more reasons than others",
     "published": "published elsewhere: {source}. Not our measurement",
 }
 
 BLOCKS: Texts = {
-    "cpu bound": "{sign}: a bound, because the kernel's work of receiving over the link is not counted",
-    "ratios": "ratios are averaged block by block, so they may differ from the ratio of two rows",
+    "cpu bound": "{more:?+: plus}{both:? and }{less:?-: minus} the kernel's receive work over the link, not counted",
+    "single values": "(…): values of single blocks",
+    "ratios": "ratios are means over repetitions and may differ from the ratio of two rows",
     "published": "published: {sources}, on other machines and versions",
     # The network between hosts.
     "hosts": "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. Zones: {zones}.",
@@ -128,8 +130,8 @@ BLOCKS: Texts = {
     "trials": "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios.",
     "trials of blocks": "Dot and line: median and middle 80 % of the trials of a block. {trials}",
     # Receipts, and how to repeat the run.
-    "receipts": "A receipt proves what a path was while it was measured; these are from the last good trials. A trial whose receipt "
-    "differs from what was requested is void. That of {arm} is shown in full, the others only where they differ.",
+    "receipts": "A receipt proves a path's actual settings during a trial; these are from the last good trials. A trial whose receipt "
+    "differs from the request is void. The receipt of {arm} is shown in full, the others only where they differ.",
     "repeat": "howfar {howfar}, run {run}, begun {created}. All figures are computed from the run file; `howfar report` computes them "
     "again.",
 }
@@ -142,6 +144,6 @@ SCREEN: Texts = {
     "figures": "The figures of the chart as a table",
     "what now": "What now",
     "steps above": "{count:of step} above; the first: {first}.",
-    "for an answer": "For an answer, where FILE is the file of this run",
+    "run file": "{what}, where FILE is this run's file",
 }
-"""What only the terminal or only the page says."""
+"""Texts only for the terminal or only for the page."""

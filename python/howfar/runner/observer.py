@@ -28,6 +28,9 @@ class Observer:
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
         pass
 
+    def waiting(self, program: str) -> None:
+        """The next trial waits for other programs; `program` says which one, and how much CPU time it uses."""
+
     def engine_event(self, event: Event) -> None:
         pass
 

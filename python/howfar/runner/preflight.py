@@ -27,7 +27,7 @@ from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.cells import cells, combinations
 from howfar.plan.estimate import trial_cost_ns
 from howfar.plan.factor import Level
-from howfar.plan.factors import CLOSED, Content
+from howfar.plan.factors import CLOSED, Content, hiding_levels
 from howfar.plan.fitting import (
     FittedPlan,
     check_keys,
@@ -57,12 +57,12 @@ from howfar.testbed import Testbed
 class ServerSupport:
     """What servers support of the factors of a slice, which registers it in its module `preflight`."""
 
-    servers: Callable[[Plan], int]
-    """Number of servers that a trial of the plan runs at once, at most, each with the plan's tables."""
-    with_server_levels: Callable[[Plan], FittedPlan]
-    """The plan with the server's own levels in place of other servers'. Raises ServerMissing, ServerCrashed."""
     unsupported: Callable[[Plan], dict[str, dict[Level, str]]]
     """Levels that the server does not support, by factor, with the reason."""
+    servers: Callable[[Plan], int] = lambda plan: 1
+    """Number of servers that a trial of the plan runs at once, at most, each with the plan's tables."""
+    with_server_levels: Callable[[Plan], FittedPlan] = FittedPlan
+    """The plan with the server's own levels in place of other servers'. Raises ServerMissing, ServerCrashed."""
 
 
 @cache
@@ -121,7 +121,7 @@ def _check_server(plan: Plan) -> None:
     for server in plan.factors.server:
         kind = server_kind(server)
         if uses_keys == (kind in STORES):
-            if not KINDS[kind].encrypts_socket and kind not in STORES:
+            if not KINDS[kind].tls_on_socket and kind not in STORES:
                 _check_socket_plain(plan, kind)
             continue
         if uses_keys:
@@ -174,11 +174,10 @@ def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
         path = find_path(str(levels["path"]))
         if not (on_other_host and path.movable):
             check_programs(path)
-        spec = session_spec(levels)
-        if (spec.tls or spec.algorithm) and not path.passes_tls:
+        if (hidden_by := hiding_levels(levels)) and not path.passes_tls:
             raise PlanError(
-                f"the path {path.name} reads what it carries, but plan {plan.name} encrypts or compresses it there",
-                "Leave those cells out: [[leave_out]] with path, tls and compression.",
+                f"the path {path.name} reads what it carries, but plan {plan.name} hides it there by {' and '.join(hidden_by)}",
+                "Leave those cells out: name the path and these levels in [[leave_out]].",
             )
         if prepares and not path.keeps_sessions:
             raise PlanError(
@@ -189,11 +188,11 @@ def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
 
 
 def _check_socket_plain(plan: Plan, kind: str) -> None:
-    """Check the plan for a server that does not encrypt its socket. Raises PlanError."""
-    encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
-    if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
+    """Check the plan for a server that has no TLS over its socket. Raises PlanError."""
+    with_tls = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
+    if any(find_path(str(factors["path"])).by_socket for factors in with_tls):
         raise PlanError(
-            f"{kind} encrypts only TCP, but plan {plan.name} asks for TLS over its Unix socket",
+            f"{kind} has TLS only over TCP, but plan {plan.name} asks for it over its Unix socket",
             "Leave those cells out: [[leave_out]] with path and tls.",
         )
 
@@ -233,7 +232,7 @@ def _max_rows(plan: Plan) -> int:
 
 def unsupported_levels(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels that the server or this machine does not support, by factor, with the reason."""
-    return {**_unsupported_sessions(plan), **unsupported_by_server(plan), **unsupported_by_machine(plan)}
+    return {**_unsupported_tls(plan), **unsupported_by_server(plan), **unsupported_by_machine(plan)}
 
 
 def unsupported_by_machine(plan: Plan) -> dict[str, dict[Level, str]]:
@@ -258,41 +257,20 @@ def unsupported_by_server(plan: Plan) -> dict[str, dict[Level, str]]:
     return {name: reasons for support in _server_support() for name, reasons in support.unsupported(plan).items()}
 
 
-def _unsupported_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of encryption and compression of sessions that are not available, with the reason."""
+def _unsupported_tls(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of TLS that the server does not support, with the reason."""
     from howfar.lab.servers.features import find_features
     from howfar.lab.servers.kinds import KINDS, find_server
 
-    algorithms = {level: session_spec({"compression": level}).algorithm for level in plan.factors.compression}
-    versions = {level: session_spec({"tls": level}).tls for level in plan.factors.tls}
-    if not (any(algorithms.values()) or any(versions.values())):
+    specs = {level: spec for level in plan.factors.tls if (spec := session_spec({"tls": level})).tls}
+    if not specs:
         return {}
     program = find_server(plan.factors.server[0])
-    server_features = find_features(program)
     server_name = f"{program.kind} {program.version}"
-    available = (
-        f"only {' and '.join(server_features.compression)}"
-        if server_features.compression
-        else "its protocol has no compression"
-    )
-    resumed = (
-        ()
-        if KINDS[program.kind].resumes_tls
-        else tuple(level for level in plan.factors.tls if session_spec({"tls": level}).resumption)
-    )
-    return {
-        "compression": {
-            level: f"{server_name} has no {algorithm}, {available}"
-            for level, algorithm in algorithms.items()
-            if algorithm and algorithm not in server_features.compression
-        },
-        "tls": dict.fromkeys(resumed, f"{server_name} does not resume TLS sessions")
-        | {
-            level: f"{server_name} was built without TLS"
-            for level, version in versions.items()
-            if version and not server_features.tls
-        },
-    }
+    if not find_features(program).tls:
+        return {"tls": dict.fromkeys(specs, f"{server_name} was built without TLS")}
+    resumed = () if KINDS[program.kind].resumes_tls else [level for level, spec in specs.items() if spec.resumption]
+    return {"tls": dict.fromkeys(resumed, f"{server_name} does not resume TLS sessions")}
 
 
 _MEMORY_SHARE = 0.7

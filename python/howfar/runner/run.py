@@ -13,6 +13,7 @@ from howfar.bottleneck.limit import Intervention, Unconfirmed
 from howfar.contract.environment import HostFacts, MachineFacts, RunEnvironment
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
+from howfar.other_programs import OtherPrograms
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
@@ -30,6 +31,9 @@ from howfar.runner.stopping import (
     blocks_done,
     consecutive_voids,
     forecast,
+    lost_ns,
+    max_lost_ns,
+    overtime_ns,
     remaining_slots,
     run_progress,
     why_stop,
@@ -219,6 +223,7 @@ class _RunExecutor:
         self.laboratory = laboratory
         self.instruments = instruments
         self.observer = observer
+        self.others = OtherPrograms(instruments.programs, instruments.waits, observer.waiting)
         self.info = run.info
         self.arms = {arm.name: arm for arm in run.info.arms}
         self.plan = restore_plan(run.info.plan)
@@ -315,6 +320,7 @@ class _RunExecutor:
 
     def _run_slot(self, slot: Slot, expected_end: Forecast) -> None:
         self.observer.trial_started(slot, expected_end)
+        self.others.may_wait = lost_ns(self.trials) < max_lost_ns(self.plan.timing)
         trial = run_trial(
             len(self.trials),
             slot,
@@ -324,6 +330,7 @@ class _RunExecutor:
             self.laboratory,
             self.instruments,
             self.observer.engine_event,
+            self.others,
         )
         self.file.append_trial(trial)
         self.trials.append(trial)
@@ -346,7 +353,9 @@ class _RunExecutor:
         return run_progress(plan_part(self._run()), blocks, self.plan.timing.target_half_width)
 
     def _used_ns(self) -> int:
-        return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
+        """The part of the time budget that is used: without the time that other programs took, as far as it may be added."""
+        used_ns = self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
+        return used_ns - overtime_ns(self.plan.timing, self.trials)
 
     def _used_and_reserved_ns(self) -> int:
         """Time used so far, plus the time reserved for a confirmation."""

@@ -3,12 +3,14 @@ way."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.plateau import paused_arms
 from howfar.errors import NotARunFile
+from howfar.other_programs import MAX_LOST_SHARE, MAX_REPEATS
 from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
 from howfar.plan.factor import Level
@@ -36,6 +38,8 @@ from howfar.store.records import (
     Trial,
     TrialStatus,
     confirmation_part,
+    ends_attempt,
+    is_repeated,
     plan_part,
 )
 
@@ -55,13 +59,18 @@ class Slot:
     position: int
     attempt: int
     arm: str
+    repetition: int = 0
+    """How often the trial in this place was disturbed by other programs before."""
 
 
 def remaining_slots(run: Run, block: int, target: float) -> Iterator[Slot]:
     """Slots of `block` that are not measured yet and whose arm is not paused, in the block's order.
 
     A void trial ends an attempt at the block at once: otherwise arms that are void more often than others would be measured at
-    different times. A paused arm keeps its position in the order, so that the others' positions do not depend on it.
+    different times. A trial that other programs disturbed does not, because they disturb all arms alike: it is measured again in its
+    place, at most `MAX_REPEATS` times.
+
+    A paused arm keeps its position in the order, so that the others' positions do not depend on it.
     Raises NotARunFile.
     """
     confirming = block >= CONFIRMATION_BLOCK
@@ -75,13 +84,15 @@ def remaining_slots(run: Run, block: int, target: float) -> Iterator[Slot]:
         )
     attempt = max((trial.attempt for trial in tried), default=0)
     this_attempt = [trial for trial in tried if trial.attempt == attempt]
-    if attempt + 1 < ATTEMPTS_PER_BLOCK and any(trial.status is TrialStatus.VOID for trial in this_attempt):
+    if attempt + 1 < ATTEMPTS_PER_BLOCK and any(map(ends_attempt, this_attempt)):
         attempt, this_attempt = attempt + 1, []
-    done = {trial.position for trial in this_attempt}
+    disturbed = Counter(trial.position for trial in this_attempt if is_repeated(trial))
+    done = {trial.position for trial in this_attempt if not is_repeated(trial)}
+    done |= {position for position, count in disturbed.items() if count > MAX_REPEATS}
     paused = frozenset[str]() if confirming else paused_arms(part, block, target)
     for position, arm in enumerate(order):
         if position not in done and arm not in paused:
-            yield Slot(block, position, attempt, arm)
+            yield Slot(block, position, attempt, arm, disturbed[position])
 
 
 def blocks_done(run: Run, target: float) -> int:
@@ -97,9 +108,9 @@ def blocks_done(run: Run, target: float) -> int:
 
 
 def consecutive_voids(trials: Sequence[Trial], arm: str) -> int:
-    """Number of void trials of `arm` since its last good trial."""
+    """Number of void trials of `arm` since its last good trial, not counting those that are repeated."""
     count = 0
-    for trial in reversed([trial for trial in trials if trial.arm == arm]):
+    for trial in reversed([trial for trial in trials if trial.arm == arm and not is_repeated(trial)]):
         if trial.status is TrialStatus.OK:
             break
         count += 1
@@ -249,7 +260,7 @@ def _reference_and_figure(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]
 def _count_blocks_left_out(run: Run, blocks: int) -> int:
     if not run.info.whole_blocks:
         return 0
-    void_attempts = {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+    void_attempts = {(trial.block, trial.attempt) for trial in run.trials if ends_attempt(trial)}
     return sum((block, ATTEMPTS_PER_BLOCK - 1) in void_attempts for block in range(blocks))
 
 
@@ -269,6 +280,32 @@ class Budget:
 
     def allows(self, used_ns: int, more_ns: int) -> bool:
         return used_ns + more_ns <= self.measuring_ns
+
+
+MAX_OVERTIME_SHARE = 0.6
+"""Maximum time, as a share of the time budget, by which waits and repeated trials may exceed it: a quick run may take 8 minutes."""
+
+
+def lost_ns(trials: Sequence[Trial]) -> int:
+    """Time that waits and disturbed trials have taken."""
+    return sum(
+        trial.ended_unix_ns - trial.started_unix_ns
+        if is_repeated(trial)
+        else 0
+        if trial.receipt.quiet is None
+        else trial.receipt.quiet.waited_ns
+        for trial in trials
+    )
+
+
+def max_lost_ns(timing: Timing) -> int:
+    """Maximum time that waits for other programs and repeated trials may take in a run."""
+    return int(MAX_LOST_SHARE * timing.time_budget_ns)
+
+
+def overtime_ns(timing: Timing, trials: Sequence[Trial]) -> int:
+    """Time by which the run may exceed its budget, because other programs took it."""
+    return min(lost_ns(trials), int(MAX_OVERTIME_SHARE * timing.time_budget_ns)) if timing.may_overrun else 0
 
 
 @dataclass(frozen=True)
@@ -342,6 +379,7 @@ class Extension:
         changed: dict[str, int | float] = {}
         if self.time_ns is not None:
             changed["time_budget_ns"] = min(used_ns + self.time_ns, MAX_BUDGET_NS)
+            changed["may_overrun"] = False
         if self.target is not None:
             changed["target_half_width"] = self.target
         if changed and blocks >= timing.max_blocks and not self.confirm:

@@ -14,9 +14,10 @@ from howfar.contract.messages import (
     Finished,
     Measuring,
 )
-from howfar.contract.receipt import ProgramUse, TrialReceipt
+from howfar.contract.receipt import TrialReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
+from howfar.other_programs import OtherPrograms, Programs, ProgramsInTrial
 from howfar.plan.cells import stream_seed
 from howfar.plan.factor import FactorLevels
 from howfar.plan.types import Plan
@@ -45,12 +46,6 @@ class Watch(Protocol):
     def finish(self) -> MachineLoad: ...
 
 
-class Programs(Protocol):
-    """Names the programs that use CPU time from construction until `finish`."""
-
-    def finish(self) -> tuple[ProgramUse, ...] | None: ...
-
-
 @dataclass(frozen=True)
 class Instruments:
     """The functions that use the engine and the clocks. Tests replace them with fakes."""
@@ -58,6 +53,8 @@ class Instruments:
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
     programs: Callable[[], Programs | None] = lambda: None
+    waits: bool = True
+    """Whether trials wait for other programs, and are repeated if these disturb them."""
     facts: Callable[[], RunEnvironment] = RunEnvironment
     """Facts about the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -74,6 +71,15 @@ class TrialResults:
     window: Window | None = None
     fault: FaultRecord | None = None
     void_reason: str | None = None
+
+    def note_other_programs(self, in_trial: ProgramsInTrial) -> None:
+        """Record what other programs did, and make the trial void if they disturbed it, whatever else went wrong meanwhile."""
+        if in_trial.programs is not None:
+            self.receipt.programs = in_trial.programs
+        if in_trial.quiet is not None:
+            flags = {"is_disturbed": in_trial.were_busy, "is_repeated": in_trial.why_repeated is not None}
+            self.receipt.quiet = in_trial.quiet.model_copy(update=flags)
+            self.void_reason = "; ".join(filter(None, (in_trial.why_repeated, self.void_reason))) or None
 
 
 @dataclass(frozen=True)
@@ -126,29 +132,35 @@ def run_trial(
     laboratory: Testbed,
     instruments: Instruments,
     on_event: Callable[[Event], None],
+    others: OtherPrograms | None = None,
 ) -> Trial:
-    """Measure one arm once. LabError and EngineError make the trial void; every other error propagates."""
-    started, used = instruments.unix_ns(), None
+    """Measure one arm once. LabError and EngineError make the trial void; every other error propagates.
+
+    `others`: decides whether the trial waits for other programs, and whether it is void because of them. None: they are only watched.
+    """
+    started, others = instruments.unix_ns(), others or OtherPrograms(instruments.programs)
+    in_trial: ProgramsInTrial | None = None
     results = TrialResults()
     try:
         with laboratory.trial_environment(arm.factors) as environment:
             load = prepare_load(plan, arm, environment, stream_seed(seed, slot.block))
             # Looking at all processes takes CPU time, so it is done before the load and after it, warm-up included.
-            programs = instruments.programs()
+            others.begin_trial()
             trial = StartedTrial(slot, arm, plan, seed, load, environment, instruments, on_event, results)
             try:
                 _measure(trial)
             finally:
-                used = None if programs is None else programs.finish()
+                in_trial = others.end_trial()
     except (LabError, EngineError) as error:
         results.void_reason = error.message
-    if used is not None:
-        results.receipt.programs = used
+    if in_trial is not None:
+        results.note_other_programs(in_trial)
     return Trial(
         number=number,
         block=slot.block,
         position=slot.position,
         attempt=slot.attempt,
+        repetition=slot.repetition,
         arm=arm.name,
         status=TrialStatus.OK if results.void_reason is None else TrialStatus.VOID,
         void_reason=None if results.void_reason is None else results.void_reason[:MAX_REASON_CHARS],

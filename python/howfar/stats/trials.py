@@ -15,7 +15,7 @@ from howfar.plan.kinds import QUERY, Operation
 from howfar.plan.types import StoredPlan
 from howfar.plan.workload import OPERATIONS, WORKLOADS, Unit
 from howfar.stats.histograms import merge_data, value_at
-from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus, is_repeated
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
 """Roles whose CPU time is a cost of the path. The link emulator belongs to the instrument and is left out."""
@@ -113,7 +113,10 @@ class TrialTable:
         return list(self.good.get(arm, {}).values())
 
     def void_trials(self, arm: str) -> list[Trial]:
-        return [trial for trial in self.run.trials if trial.arm == arm and not is_good(trial)]
+        """Trials of an arm that do not count, except those that were measured again because other programs disturbed them."""
+        return [
+            trial for trial in self.run.trials if trial.arm == arm and not is_good(trial) and not is_repeated(trial)
+        ]
 
     def operations(self, measured: Measured) -> int:
         return operations_in(measured, self.unit)

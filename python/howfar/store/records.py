@@ -27,7 +27,7 @@ from howfar.plan.factor import Level
 from howfar.plan.types import PlanJson, StoredPlan, Timing, parse_stored_plan
 from howfar.slices import collect
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -120,16 +120,27 @@ class NetworkSample(Record):
     """Segments that the two hosts retransmitted."""
 
 
-class LagRecord(Record):
-    """How far one replica was behind at one moment of the window."""
+class FollowerLag(Record):
+    """How far a server was behind the one that it follows, at one moment of the window. A slice registers its class in its module
+    `records`."""
 
     at_ns: Count
     """Since the window began."""
-    replica: str
-    behind: Count
-    """Transactions that the primary had committed and the replica had not applied. The primary is queried first."""
-    heartbeat_ns: Count | None
-    """Age of the newest heartbeat row that the replica has applied; at least the one-way delay. None: none has arrived yet."""
+
+
+@cache
+def _lag_classes() -> tuple[type[FollowerLag], ...]:
+    """The slices' records of lag. Collected when first needed, because the slices' modules import this one."""
+    return cast(tuple[type[FollowerLag], ...], collect("records", "LAGS", type))
+
+
+def _lag_with_its_class(lag: Any) -> Any:
+    """A record of lag as an object of the class that has its fields. Raises ValueError."""
+    if not isinstance(lag, Mapping):
+        return lag
+    if (record := next((each for each in _lag_classes() if each.model_fields.keys() >= lag.keys()), None)) is None:
+        raise ValueError(f"no record of lag has the fields {', '.join(map(str, lag))}")
+    return record.model_validate(lag)
 
 
 class Window(Record):
@@ -152,8 +163,8 @@ class Window(Record):
     """CPU time, on any CPU, that howfar used to take these samples. 0 in older files."""
     timeouts: int | None = None
     """Retransmission timeouts on both hosts. None: older files, a Unix socket, or not reported by this kernel."""
-    lag: tuple[LagRecord, ...] = ()
-    """Empty: no replica."""
+    lag: tuple[Annotated[SerializeAsAny[FollowerLag], BeforeValidator(_lag_with_its_class)], ...] = ()
+    """Empty: no server follows another one."""
 
 
 class FaultRecord(Record):
@@ -209,6 +220,8 @@ class Trial(Record):
     attempt: Count = 0
     """Counted from 0: one more each time the whole block was measured again after a void trial (before format 6: only the void
     trial)."""
+    repetition: Count = 0
+    """Counted from 0: one more each time this trial was measured again in its place because other programs disturbed it."""
     arm: str
     status: TrialStatus
     void_reason: str | None = None
@@ -290,9 +303,19 @@ MAX_SPOILED_SHOWN = 3
 """Maximum number of blocks with a void trial that are shown if there are no others: too few for an interval."""
 
 
+def is_repeated(trial: Trial) -> bool:
+    """Whether a trial is void because other programs disturbed it. It is measured again in its place, so its block goes on."""
+    return trial.status is TrialStatus.VOID and trial.receipt.quiet is not None and trial.receipt.quiet.is_repeated
+
+
+def ends_attempt(trial: Trial) -> bool:
+    """Whether the trial ends its attempt at the block: void trials do, except those that are repeated."""
+    return trial.status is TrialStatus.VOID and not is_repeated(trial)
+
+
 def left_out_trials(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that are not used. These are those of attempts that a void trial ended, and of blocks with a void
-    trial in their last attempt, except the blocks in `shown_spoiled_blocks`."""
+    """Numbers of the good trials that are not used: `disturbed_trials`, those of attempts that a void trial ended, and those of blocks
+    with a void trial in their last attempt, except the blocks in `shown_spoiled_blocks`."""
     if not run.info.whole_blocks:
         return frozenset()
     spoiled, last_attempts, shown = _spoiled_attempts(run), _last_attempts(run), shown_spoiled_blocks(run)
@@ -304,7 +327,20 @@ def left_out_trials(run: Run) -> frozenset[int]:
             trial.attempt < last_attempts[trial.block]
             or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
         )
-    )
+    ) | disturbed_trials(run)
+
+
+MAX_DISTURBED_SHARE = 1 / 3
+"""Disturbed trials are left out up to this share of the good ones. With more, too few blocks would remain, so all are used, and the
+report says how many were disturbed."""
+
+
+def disturbed_trials(run: Run) -> frozenset[int]:
+    """Numbers of the good trials that are left out because other programs disturbed them, and that were not measured again."""
+    good = [trial for trial in run.trials if trial.status is TrialStatus.OK]
+    disturbed = [trial for trial in good if trial.receipt.quiet is not None and trial.receipt.quiet.is_disturbed]
+    is_few = len(disturbed) <= MAX_DISTURBED_SHARE * len(good)
+    return frozenset(trial.number for trial in disturbed) if is_few else frozenset()
 
 
 def shown_spoiled_blocks(run: Run) -> frozenset[int]:
@@ -322,7 +358,7 @@ def shown_spoiled_blocks(run: Run) -> frozenset[int]:
 
 
 def _spoiled_attempts(run: Run) -> set[tuple[int, int]]:
-    return {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+    return {(trial.block, trial.attempt) for trial in run.trials if ends_attempt(trial)}
 
 
 def _last_attempts(run: Run) -> dict[int, int]:
@@ -373,6 +409,9 @@ def contradictions(run: Run) -> Iterator[str]:
         yield "it has no arm"
     if sum(arm.role is ArmRole.BASELINE for arm in run.info.arms) > 1:
         yield "it has more than one baseline"
+    places = Counter((trial.block, trial.position, trial.attempt, trial.repetition) for trial in run.trials)
+    if places and max(places.values()) > 1:
+        yield "two trials have the same place"
     for index, trial in enumerate(run.trials):
         if trial.number != index:
             yield f"trial {index} is missing"

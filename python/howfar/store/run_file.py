@@ -309,6 +309,7 @@ CREATE TABLE trial (
     block INTEGER NOT NULL,
     position INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
+    repetition INTEGER NOT NULL, -- since format 8: in this place of this attempt, after trials that other programs disturbed
     arm TEXT NOT NULL REFERENCES arm (name),
     status TEXT NOT NULL, -- ok, void
     void_reason TEXT,
@@ -324,18 +325,17 @@ CREATE TABLE trial (
     errors TEXT, -- JSON: counts by code
     warmup_transactions INTEGER,
     connect_ns INTEGER,
-    receipt TEXT NOT NULL, -- JSON; sections session, server, forwarder, link, replication, services, application
+    receipt TEXT NOT NULL, -- JSON: TrialReceipt in contract/receipt.py
     psi_cpu_some_share REAL, -- of the machine, as what follows
     psi_io_some_share REAL,
     steal_share REAL,
     load_average_1m REAL,
     busy_cpus REAL,
     around TEXT, -- JSON: Window in store/records.py
-    fault TEXT, -- JSON: CrashRecord or FallbackRecord there
-    services TEXT, -- JSON: what pages did with each server
+    fault TEXT, -- JSON: a FaultRecord, by its `kind`
+    services TEXT, -- JSON: what operations did with each server
     told TEXT, -- JSON: what an application reported
-    warnings TEXT NOT NULL, -- JSON
-    UNIQUE (block, position, attempt)
+    warnings TEXT NOT NULL -- JSON
 ) STRICT;
 CREATE TABLE event (
     unix_ns INTEGER NOT NULL,
@@ -371,6 +371,7 @@ UPGRADES = {
     4: ("trial ADD COLUMN services TEXT", "trial ADD COLUMN told TEXT"),
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
     6: ("run ADD COLUMN checksum TEXT", "trial ADD COLUMN checksum TEXT"),
+    7: ("trial ADD COLUMN repetition INTEGER NOT NULL DEFAULT 0",),
 }
 """By format: the columns that the next format added. For older trials their values are unknown. `around` is the window, because
 `window` is an SQL keyword."""
@@ -444,6 +445,7 @@ _TRIAL_COLUMNS = (
     "block",
     "position",
     "attempt",
+    "repetition",
     "arm",
     "status",
     "void_reason",

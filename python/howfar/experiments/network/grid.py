@@ -12,11 +12,12 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import largest_parts
 from howfar.bottleneck.rules import MIB
+from howfar.bottleneck.texts import resource_name
 from howfar.bottleneck.traffic import NetworkSeries
 from howfar.experiments.network.bandwidth.curves import predictions, published, scaling
 from howfar.experiments.network.bandwidth.texts import REPORT
+from howfar.experiments.network.what_if import WhatIf, WhatIfWorked
 from howfar.findings import fill
-from howfar.model.what_if import WhatIf, WhatIfWorked
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
     PHONE,
@@ -96,7 +97,8 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
     for label, cell in cells:
         assert cell.cycle is not None, "chosen cells have a cycle"
         # A phone has no room for the limit next to the bar, so its letter follows the name.
-        name = f"{label} {limit_text.limit_letter(cell.limit)}".rstrip() if narrow else label
+        letter = limit_text.limit_letter(cell.limit, not summary.answer.is_missing)
+        name = f"{label} {letter}".rstrip() if narrow else label
         start = 0.0
         for part in cell.cycle.parts:
             share = part.us / cell.cycle.us
@@ -107,7 +109,7 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
                 positions = {"from": start, "to": start + share, "middle": start + share / 2}
                 rows.append({"cell": name, "part": part.name, "text": text, **positions})
             start += share
-        limit = f": {limit_text.limit_name(cell.limit.resource)}" if cell.limit else ""
+        limit = f": {resource_name(cell.limit.resource)}" if cell.limit else ""
         lengths.append({"cell": name, "at": 1.0, "text": f"{format_duration_us(cell.cycle.us)}{limit}"})
     names = names_of_parts(cells)
     colours = [*repeat_styles(palette.MANY_PARTS, len(names) - 1), palette.PARTS[5]]
@@ -291,7 +293,7 @@ def throughput_table(summary: Summary) -> Table:
     legend = limit_text.legend(summary)
 
     def make_cell(cell: CellSummary) -> Cell:
-        letter = limit_text.limit_letter(cell.limit) if legend else ""
+        letter = limit_text.limit_letter(cell.limit, not summary.answer.is_missing) if legend else ""
         return Cell(
             f"{figures.number(cell.tps.value)} {letter}" if legend else figures.number(cell.tps.value),
             share=cell.tps.value / max_tps,
@@ -320,7 +322,7 @@ def limits_section(summary: Summary) -> list[Block]:
     """A row for each group of cells with the same limit, with the evidence of the fastest of them. Without an answer, no remedies."""
     fields: dict[str, Callable[[limit_text.LimitGroup], str]] = {
         "cells": lambda group: group.cells,
-        "limit": lambda group: limit_text.limit_name(group.limit.resource),
+        "limit": lambda group: resource_name(group.limit.resource),
         "confidence": lambda group: group.limit.confidence,
         "evidence": lambda group: "; ".join(group.limit.evidence),
     }
@@ -408,12 +410,14 @@ def budgets_section(summary: Summary) -> list[Block]:
     for basis in ("computed", "bounded"):
         if named := [name for name in names if basis in _bases_of_part(cells, name)]:
             caption += fill(REPORT[basis], parts=", ".join(named))
+    if legend := limit_text.legend(summary):
+        caption += fill(REPORT["letters"], legend=legend)
     rows = []
     for label, cell in cells:
         assert cell.cycle is not None, "chosen cells have a cycle"
         parts = {part.name: part.us for part in cell.cycle.parts}
         shares = [f"{parts.get(name, 0.0) / cell.cycle.us * 100:.1f}" for name in names]
-        limit = limit_text.limit_name(cell.limit.resource) if cell.limit else figures.UNKNOWN
+        limit = resource_name(cell.limit.resource) if cell.limit else figures.UNKNOWN
         rows.append(plain_cells(label, *shares, format_duration_us(cell.cycle.us), limit))
     data = Table("", plain_columns("% of the cycle", *names, "cycle", "limit"), tuple(rows))
     fastest = max((cell for _, cell in cells), key=lambda cell: cell.tps.value)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from howfar.plan.factor import Factor, FactorLevels, Naming
-from howfar.plan.quantities import AppCpuNs
+from howfar.plan.quantities import SECOND_NS, duration
 from howfar.units import format_duration_ns
 
 KIND = "page"
@@ -18,6 +18,9 @@ PHP = "php"
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 Application = Literal["php", "engine"]
 APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
+AppCpuNs = Annotated[
+    int, duration(0, 10 * SECOND_NS, "a time is never negative", "nothing that computes for so long is a page")
+]
 
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE, kinds=(KIND,))
 """Name of one of the plan's pages."""

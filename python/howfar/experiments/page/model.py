@@ -21,8 +21,7 @@ from typing import TypeVar
 
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey
 from howfar.experiments.page.findings import Route
-from howfar.model.fit import nearest_number
-from howfar.model.queueing import Station, processor_stations, solve_at
+from howfar.model.queueing import Station, nearest_number, processor_stations, solve_at
 
 SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)

@@ -68,7 +68,7 @@ from howfar.report.document import (
     Text,
     make_table,
 )
-from howfar.report.figures import UNKNOWN, number, percent, ratio, share
+from howfar.report.figures import TOO_CLOSE, TOO_FEW_TRIALS, UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import frame
 from howfar.report.sections import cell_records, csv_columns, csv_value, trial_blocks
 from howfar.services import SERVICES
@@ -169,7 +169,7 @@ def _bullets(lines: Sequence[str]) -> Bullets | None:
     return Bullets(tuple(lines)) if lines else None
 
 
-def with_limits(estimate: Estimate | None, minimum: float = 0.0) -> str:
+def with_interval(estimate: Estimate | None, minimum: float = 0.0) -> str:
     """`105 [102, 108]`, or the value alone if there is no interval. No limit is below `minimum`."""
     return UNKNOWN if estimate is None else estimate_text(estimate, lambda value: number(max(value, minimum)))
 
@@ -241,19 +241,24 @@ def _round_trip_notes(arms: Sequence[PageArm]) -> list[str]:
 
 
 def _answer_notes(findings: PageFindings) -> Iterable[str]:
-    """Why a page of the answer shows no clear difference, and break-even points with their intervals."""
+    """Why a page of the answer is too close to call, and break-even points with their intervals."""
     for choice in findings.headline_choices():
         if not choice.resolution.is_difference:
-            yield fill(NOTES["unclear"], page=choice.page, reason=_reason(findings, choice, ", long"))
+            yield fill(NOTES["unclear"], page=choice.page, reason=_reason(findings, choice))
         if (crossing := findings.crossing(choice)) is not None:
             yield fill(NOTES["break-even"], page=choice.page, crossing=crossing_text(crossing))
 
 
-def _reason(findings: PageFindings, choice: PageChoice, suffix: str = "") -> str:
+def _reason(findings: PageFindings, choice: PageChoice) -> str:
     threshold = findings.threshold(2)
     floor = "" if threshold.floor is None else f" of {noise_floor_text(threshold.floor)}"
-    name = f"{unresolved_reason(choice, threshold)}{suffix}"
-    return fill(REASONS[name], floor=floor, claims=threshold.comparisons)
+    return fill(REASONS[unresolved_reason(choice, threshold)], floor=floor, claims=threshold.comparisons)
+
+
+def _better_text(choice: PageChoice) -> str:
+    if choice.two_over_one.low is None:
+        return TOO_FEW_TRIALS
+    return choice.better if choice.resolution.is_difference else TOO_CLOSE
 
 
 def _join_counts(counts: set[int]) -> str:
@@ -319,9 +324,9 @@ def choices_table(findings: PageFindings, choices: Sequence[PageChoice], is_answ
         fields["predicted\n[95 %]"] = lambda row: (
             UNKNOWN if row.predicted is None else figure_text(row.predicted, row.predicted_interval, "{:.2f}".format)
         )
-    fields["better"] = lambda row: row.better if row.resolution.is_difference else _reason(findings, row)
+    fields["better"] = _better_text
     if any(choice.longer_ms is not None for choice in choices):
-        fields["ms longer\nwith two [95 %]"] = lambda row: with_limits(row.longer_ms, -math.inf)
+        fields["ms longer\nwith two [95 %]"] = lambda row: with_interval(row.longer_ms, -math.inf)
     if any(choice.tcp_over_socket is not None for choice in choices):
         fields["TCP over\nsockets [95 %]"] = lambda row: ratio(row.tcp_over_socket)
     return _table("Two machines over one", choices, fields, (NOTES["choices"],))
@@ -503,17 +508,17 @@ def _busy_text(arm: PageArm) -> str:
 def arms_table(findings: PageFindings) -> Table | None:
     fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
         "page": lambda arm: arm.arm,
-        "pages/s [95 %]": lambda arm: with_limits(arm.pages_per_s),
-        "ms per page [95 %]": lambda arm: with_limits(arm.page_ms),
+        "pages/s [95 %]": lambda arm: with_interval(arm.pages_per_s),
+        "ms per page [95 %]": lambda arm: with_interval(arm.page_ms),
         "p50 / p95 / p99": lambda arm: " / ".join(number(value) for value in (arm.p50_ms, arm.p95_ms, arm.p99_ms)),
         f"over {NOTICED_MS} ms": lambda arm: share_of_pages(arm.over_noticed),
         f"over {DEGRADED_MS} ms": lambda arm: share_of_pages(arm.over_degraded),
         "own CPU ms": lambda arm: number(arm.own_cpu_ms),
         "CPU ms": lambda arm: number(arm.path_cpu_ms),
-        "CPUs allow pages/s [95 %]": lambda arm: with_limits(arm.allowed_per_s),
+        "CPUs allow pages/s [95 %]": lambda arm: with_interval(arm.allowed_per_s),
     }
     if any(arm.connecting_ms is not None for arm in findings.arms):
-        fields["connecting adds ms [95 %]"] = lambda arm: with_limits(arm.connecting_ms)
+        fields["connecting adds ms [95 %]"] = lambda arm: with_interval(arm.connecting_ms)
     return _table("", findings.arms, fields)
 
 

@@ -20,7 +20,6 @@ from howfar.experiments.paths.texts import (
     CUT_CAPTION,
     LATENCY_CAPTION,
     LATENCY_TITLE,
-    MAY_BE_CHANCE,
     PUBLISHED_CAPTION,
     RATIOS_AXIS,
     RATIOS_CAPTION,
@@ -172,8 +171,7 @@ ORDER = ("difference", "cpu", UNRESOLVED, TOO_FEW)
 def _comparison(cell: CellSummary, name: str, baseline: str, unit: Unit) -> Finding:
     """The finding of one path: its throughput; where that is not resolved, its CPU time, if that is."""
     if _is_about_cpu(cell):
-        is_bound = int(cell.cpu_bound is not Bound.MEASURED)
-        parameters: dict[str, str | int | float] = {"unit": singular(unit), "bound": is_bound}
+        parameters: dict[str, str | int | float] = {"unit": singular(unit), **_stated_cpu(cell)}
         return Finding(
             id="cpu", subject=name, estimate=cell.cpu_ratio, verdict=cell.cpu_resolution, parameters=parameters
         )
@@ -185,6 +183,14 @@ def _comparison(cell: CellSummary, name: str, baseline: str, unit: Unit) -> Find
         verdict=cell.resolution,
         parameters={"baseline": baseline, "units": unit},
     )
+
+
+def _stated_cpu(cell: CellSummary) -> dict[str, float | int]:
+    """The CPU ratio as the answer states it: of one that is a bound, the limit of its interval."""
+    assert cell.cpu_ratio is not None, "the cell differs in CPU time"
+    limit = {Bound.AT_LEAST: cell.cpu_ratio.low, Bound.AT_MOST: cell.cpu_ratio.high}.get(cell.cpu_bound)
+    stated = cell.cpu_ratio.value if limit is None else limit
+    return {"bound": int(cell.cpu_bound is not Bound.MEASURED), "stated": stated}
 
 
 def _is_about_cpu(cell: CellSummary) -> bool:
@@ -366,11 +372,6 @@ CURVE_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 """Quantiles of the latency table; each row has the nearest point of the curve at or above it."""
 
 
-def _verdict_text(cell: CellSummary) -> str:
-    may_be_chance = cell.resolution is Resolution.NOT_RESOLVED and cell.ratio is not None and excludes_one(cell.ratio)
-    return f"{figures.resolution_text(cell)}{MAY_BE_CHANCE if may_be_chance else ''}"
-
-
 def ratio_chart(summary: Summary, cells: Sequence[CellSummary]) -> list[Block]:
     """The picture of the answer. Empty without cells."""
     if not cells:
@@ -385,7 +386,7 @@ def ratio_chart(summary: Summary, cells: Sequence[CellSummary]) -> list[Block]:
     fields: Fields[CellSummary] = {
         "path": lambda cell: cell.arm,
         "ratio [95 %]": lambda cell: figures.ratio(cell.ratio),
-        "verdict": _verdict_text,
+        "verdict": figures.resolution_text,
         "rank estimate [95 %]": lambda cell: figures.ratio(cell.rank_ratio),
         "blocks": lambda cell: " ".join(f"{ratio:.3f}" for ratio in cell.block_ratios),
     }

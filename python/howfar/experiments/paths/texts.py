@@ -1,4 +1,4 @@
-"""What a comparison of paths may find, in words."""
+"""Texts of the comparison of paths."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from howfar.findings import Texts
 TEXTS: Texts = {
     "difference": "compared with {baseline}, {subject} makes {estimate:fewer} {units}/s",
     "difference, next": "{subject} {estimate:fewer}",
-    "cpu": "per {unit}, {subject} costs {bound:?at least }{estimate:more} CPU",
+    "cpu": "per {unit}, {subject} costs {bound:?at least }{stated:more} CPU",
     # One path under two names: what this machine can tell apart.
-    "equal": "nothing: two equal runs of {subject} show no difference; one below {noise_floor:share} would go unnoticed",
-    "unequal": "{subject}: two equal runs of it differ by more than chance; trust only differences above {noise_floor:share}",
+    "equal": "nothing: two equal runs of {subject} show no difference; differences below {noise_floor:share} would go unnoticed",
+    "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",
     "unknown-floor": "too few blocks to tell what this machine can resolve",
 }
 
 RATIOS_CAPTION = (
-    "Dot and bar: the ratio with its 95 % interval, grey where it may be chance. Circles: single blocks. Grey band: "
-    "the noise floor."
+    "Dot and bar: the ratio with its 95 % interval, grey where it is too close to call. Circles: single blocks. Grey band: "
+    "how much the same path may differ if measured twice."
 )
-MAY_BE_CHANCE = ": within noise, or possibly chance in so many comparisons"
 PUBLISHED_CAPTION = " Diamond: published elsewhere."
 CUT_CAPTION = " Arrowhead: the interval continues beyond the axis."
 TIME_TITLE = "With {path}, {part_ms:table} of the {total_ms:table} ms of a transaction are {part}"
 TIME_CAPTION = (
     "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is "
-    "the measured RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is shown as far as "
-    "they leave time; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
+    "the measured RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is cut to "
+    "the time they leave; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
 )
 LATENCY_TITLE = "1 of 100 transactions takes longer than {most:table} ms with {worst}, {least:table} ms with {best}"
 LATENCY_CAPTION = (
     "Closed loop: each connection sends its next transaction when the last one is answered, so these are service "
-    "times. All good trials of a path are merged; a line ends where ten samples lie beyond it. Both axes are "
+    "times. All good trials of a path are merged; each line ends where only ten transactions were slower. Both axes are "
     "logarithmic."
 )
 RATIOS_AXIS = "{unit} per second, relative to {baseline} (log scale)"
@@ -41,6 +40,6 @@ CPU_CAPTION = (
     "instrument. {note}"
 )
 WAKING_NOTE = (
-    "{unit} per second with idle CPUs as this machine has them, relative to those with polling idle CPUs: below 1, "
-    "waking CPUs costs throughput. The last column is the factor by which that changes the comparison."
+    "{unit} per second with this machine's own idle states, relative to polling idle CPUs: below 1, "
+    "waking CPUs costs throughput. The last column is the factor by which waking changes the ratio."
 )

@@ -12,6 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from howfar.services.galera import DEFAULT_PACKET_BYTES, DEFAULT_WINDOW
 
 Rtts = Mapping[tuple[int, int], float]
 """Round trips by pair, the smaller number first."""
@@ -81,3 +85,24 @@ def read_wait_s(mode: str, consistency: str, rtts: Rtts) -> float:
     """Wait of a transaction that only reads, with no other in progress. With `before`, it waits for one more message to be ordered."""
     is_ordered = mode != "galera" and "before" in consistency
     return agreement_s(mode, "eventual", rtts) if is_ordered else 0.0
+
+
+_PAYLOAD_SHARE = 0.93
+"""Share of payload in the bytes on a link of Galera. The rest is framing, and acknowledgements of the other direction's messages."""
+
+
+@dataclass(frozen=True)
+class GaleraMessages:
+    """How Galera sends a transaction: in messages, of which at most `max_in_progress` are in progress. The next one waits until one of
+    them is agreed on."""
+
+    max_in_progress: int = DEFAULT_WINDOW
+    packet_bytes: int = DEFAULT_PACKET_BYTES
+    """Size of a message."""
+
+    def sending_s(self, sent_bytes: float, rate_bps: float, agreed_s: float) -> float:
+        """Time to send `sent_bytes` over a link, beyond one agreement: by the link's rate, or by the agreements in between if
+        longer."""
+        batches = ceil(ceil(sent_bytes * _PAYLOAD_SHARE / self.packet_bytes) / self.max_in_progress)
+        message_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
+        return max(sent_bytes * 8 / rate_bps, (batches - 1) * (agreed_s + message_s) + message_s)

@@ -30,6 +30,7 @@ from howfar.experiments.replication.arms import (
     typical_threads,
 )
 from howfar.experiments.replication.factors import REPLICA_FACTORS, SEMI_SYNC
+from howfar.experiments.replication.records import replica_lag
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import Finding
 from howfar.plan.factor import Level
@@ -329,7 +330,7 @@ class _Curve:
 
     def build_curve(self) -> ReplicationCurve:
         first, growth = self._first, self._growth()
-        lag_samples = [record for trial in self._top.trials.values() if trial.window for record in trial.window.lag]
+        lag_samples = [lag for trial in self._top.trials.values() if trial.window for lag in replica_lag(trial.window)]
         heartbeats_ns = [record.heartbeat_ns for record in lag_samples if record.heartbeat_ns is not None]
         return ReplicationCurve(
             label=_label(first, self._unlabelled),
@@ -445,12 +446,14 @@ def _non_default_levels(arm: ReplicationArm) -> dict[str, str | int]:
 
 def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
     """Lag of the replica that was farthest behind, in the last good trial of one arm. None: the lag was not sampled."""
-    windows = [(trial.number, trial.window) for trial in trials if trial.window is not None and trial.window.lag]
-    if not windows:
+    sampled = [
+        (trial.number, lag) for trial in trials if trial.window is not None and (lag := replica_lag(trial.window))
+    ]
+    if not sampled:
         return None
-    number, window = windows[-1]
-    farthest_replica = max(window.lag, key=lambda sample: sample.behind).replica
-    samples = thin_out_samples([sample for sample in window.lag if sample.replica == farthest_replica])
+    number, lag = sampled[-1]
+    farthest_replica = max(lag, key=lambda sample: sample.behind).replica
+    samples = thin_out_samples([sample for sample in lag if sample.replica == farthest_replica])
     return LagSeries(
         trial=number,
         threads=threads,

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 
 from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.replication.factors import MODE_LABELS, REPLICA_FACTORS, SEMI_SYNC
-from howfar.experiments.replication.records import FallbackSample
+from howfar.experiments.replication.records import FallbackSample, LagRecord
 from howfar.plan.factor import Level
 from howfar.plan.factors import ORDINARY, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
-from howfar.store.records import Arm, ArmRole, LagRecord, RunInfo, Trial
+from howfar.store.records import Arm, ArmRole, RunInfo, Trial
 
 ALONE: Final = "none"
 ASYNC: Final = "async"

@@ -200,7 +200,7 @@ def count_limits(estimate: Estimate | None) -> str:
     return "" if estimate is None else limits_text(estimate, lambda value: count(max(value, 0.0)))
 
 
-def with_limits(estimate: Estimate | None) -> str:
+def with_interval(estimate: Estimate | None) -> str:
     """`472 [463, 481]`."""
     return figures.UNKNOWN if estimate is None else f"{count(estimate.value)} {count_limits(estimate)}".strip()
 

@@ -89,4 +89,4 @@ def cluster_obstacle(program: Program, level: str) -> str | None:
     return None
 
 
-SERVER_SUPPORT = (ServerSupport(_servers, _with_server_modes, _unsupported_levels),)
+SERVER_SUPPORT = (ServerSupport(_unsupported_levels, _servers, _with_server_modes),)

@@ -1,10 +1,22 @@
-"""The records of faults: what a crash lost, and what a fallback to asynchronous replication left unprotected."""
+"""The records of replication: how far replicas were behind, what a crash lost, and what a fallback to asynchronous replication left
+unprotected."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from howfar.store.records import FaultRecord, Record
+from howfar.contract.message import Count
+from howfar.store.records import FaultRecord, FollowerLag, Record, Window
+
+
+class LagRecord(FollowerLag):
+    """How far one replica was behind at one moment of the window."""
+
+    replica: str
+    behind: Count
+    """Transactions that the primary had committed and the replica had not applied. The primary is queried first."""
+    heartbeat_ns: Count | None
+    """Age of the newest heartbeat row that the replica has applied; at least the one-way delay. None: none has arrived yet."""
 
 
 class JoinRecord(Record):
@@ -171,3 +183,9 @@ class FallbackRecord(FaultRecord):
 
 
 FAULTS = (CrashRecord, FallbackRecord)
+LAGS = (LagRecord,)
+
+
+def replica_lag(window: Window) -> tuple[LagRecord, ...]:
+    """The samples of the replicas' lag in a window. Empty: no replica."""
+    return tuple(lag for lag in window.lag if isinstance(lag, LagRecord))

@@ -37,7 +37,14 @@ from howfar.experiments.replication.crash import report as crash_report
 from howfar.experiments.replication.crash.analysis import CrashLoss
 from howfar.experiments.replication.factors import SEMI_SYNC
 from howfar.experiments.replication.fallback import report as fallback_report
-from howfar.experiments.replication.frame import Record, distance, fault_name, mode_verdicts, trade_tables, with_limits
+from howfar.experiments.replication.frame import (
+    Record,
+    distance,
+    fault_name,
+    mode_verdicts,
+    trade_tables,
+    with_interval,
+)
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, replication_findings
 from howfar.findings import Finding, capital, fill, note
@@ -138,7 +145,7 @@ def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | Non
         return None
     worst = max(stories, key=lambda story: story.unprotected.value)
     mode, bound = replication_name(worst.mode), worst.lasts_to_end_of_load
-    because = fill(TEXTS["without-replica"], mode=mode, bound=bound, commits=worst.unprotected)
+    because = fill(TEXTS["without-replica"], mode=mode, bound=bound, commits=worst.stated_unprotected)
     return Advice(action=TEXTS["monitor"], because=because, lines=configuration(kind).timeout_lines())
 
 
@@ -367,7 +374,7 @@ def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
     fields: dict[str | Column, Callable[[CommitCost], str | Cell]] = {
         "mode": lambda point: labels[point.arm],
         "connections": lambda point: str(point.threads),
-        "commits/s [95 %]": lambda point: with_limits(point.commits_per_s),
+        "commits/s [95 %]": lambda point: with_interval(point.commits_per_s),
         "ms per commit": lambda point: number(point.commit_ms),
         "p50 / p99": lambda point: f"{number(point.p50_ms)} / {number(point.p99_ms)}",
         "local work": lambda point: Cell(number(point.local_ms), figures.interval_line(point.local_ms_interval)),

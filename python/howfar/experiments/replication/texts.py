@@ -1,4 +1,4 @@
-"""What a comparison of modes of replication may find, in words."""
+"""Texts of the comparison of replication modes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ TEXTS: Texts = {
     "strict": "durability strict: each commit is flushed before it is acknowledged{memory:?, but here only to memory}",
     "relaxed": "durability relaxed: the log is flushed every second, not at each commit",
     "off": "durability off: no commit is flushed before it is acknowledged",
-    "fewer-blocks": "with {subject}, the ratio is from the {blocks:of block} in which both were measured, the rate from {trials:of "
+    "fewer-blocks": "with {subject}, the ratio is from the {blocks:of block} with both modes, the rate from {trials:of "
     "trial}",
-    "shared-cpus": "all servers share this machine's CPUs: a replica takes some from its primary",
+    "shared-cpus": "all servers share this machine's CPUs: replicas take CPU time from their primary",
     "no-crashes": "what a crash loses was not measured: howfar run crash measures it",
     "other-crashes": "other kinds of crashes are below, in What a crash loses",
-    "little-proof": "in round brackets: the share of crashes that may lose some, at 95 % confidence, after {crashes:of crash crashes} "
-    "without a loss",
+    "little-proof": "in round brackets: the share of crashes that may lose commits, at 95 % confidence, after {crashes:of crash "
+    "crashes} without a loss",
     "round-trips": "with {threads:of connection} a commit takes {estimate:.2f} round trips with {subject}",
     "round-trips, next": "{estimate:.2f} with {subject}",
     "two-groups": "MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the "
     "first is acknowledged",
     # Titles of the charts.
-    "delay station": "connections wait together: {threads} make {estimate:table} times as many commits as one",
+    "delay station": "connections wait concurrently: {threads} make {estimate:table} times as many commits as one",
     "serial": "connections queue: {threads} make only {estimate:table} times as many commits as one",
     "between": "{threads} connections make {estimate:table} times as many commits as one",
     "growth-unknown": "commits/s by connections, mode and distance",
     "split": "a commit with {subject} from {threads:of connection} takes {estimate:.2f} round trips",
-    "split-unknown": "what a commit's time is made of, by mode and connections",
+    "split-unknown": "parts of a commit's time, by mode and connections",
     "panel": "RTT {rtt} to the replica",
     # Details.
     "splits": "Where does a commit's time go{rtt:? at {rtt}}?",
@@ -55,14 +55,14 @@ TEXTS: Texts = {
     "model": "the model predicts {cells:of cell} with a mean error of {mean:share}, at most {worst:share} with {subject}, from the "
     "commits without a replica, the round trip at rest, and the remaining time of a single connection's commit",
     # When to use a mode.
-    "use none": "where a lost machine may take all of its data",
+    "use none": "where losing the machine may lose all data",
     "use async": "where a crash may lose acknowledged commits: {loss}",
     "use commit-off": "where even a crash of the server's program may lose acknowledged commits: {loss}",
     "use after-commit": "where {safe}, and it does no harm that readers {seen:?saw}{unseen:?may see} commits that a crash undoes",
     "use remote-write": "where {safe} unless both machines die at once",
     "use safe": "where {safe}, and no reader may see a commit that a crash undoes",
     "safe": "no acknowledged commit may be lost",
-    "not-safe": "{lost:of commit} got lost although acknowledged, which none should be",
+    "not-safe": "{lost:of acknowledged-commit} may be lost, although none should",
     "lost-here": "{lost:count} per crash here",
     "in-flight": "at this rate {commits:n} are in flight to the replica at any moment",
     "in-flight-unknown": "those in flight when it happens",
@@ -72,7 +72,7 @@ TEXTS: Texts = {
     "rate": "{rate:table} commits/s with {threads:of connection}",
     "over": " over {rtt_ns:time}",
     "relative": ", {ratio:fewer} than {reference}",
-    "not-strict": "measured with durability {durability}, but the advice flushes each commit",
+    "not-strict": "measured with durability {durability}, but these settings flush each commit",
     "other-mode": "{mode} makes {rate:table}{clause}",
     "after-commit-shows": ", but shows commits before they are safe",
     "after-sync-shows": ", and shows none before it is safe",
@@ -83,17 +83,17 @@ TEXTS: Texts = {
     "always-in-flight": "so {commits:n} commits are always in flight to the replica",
     "more-connections": "Before giving up acknowledgements, use more connections or more rows per transaction.",
     "waits-together": "Over {rtt_ns:time}, one connection makes {rate:table} commits/s; {threads} make {growth:table} times as "
-    "many, because they wait together.",
+    "many, because they wait concurrently.",
     "monitor": "Let a semi-synchronous primary wait instead of falling back silently, and monitor its status.",
     "without-replica": "With {mode}, it acknowledged {bound:?at least }{commits:count} commits without a replica.",
     "second-replica": "Let a commit wait for any one of two replicas, so that the loss of one of them stops no commit.",
-    "stood-still": "With {mode} and {replicas:of replica}, nothing was acknowledged for {stall_s:table} s, until the one that had "
-    "left was back.",
+    "stood-still": "With {mode} and {replicas:of replica}, nothing was acknowledged for {stall_s:table} s, until the missing "
+    "replica was back.",
     # Evidence.
     "flush": "writing and flushing 512 bytes{system:? on {system}} took {took} (median){memory:?: that is memory. On a disk every "
     "commit, or group of commits, costs one more flush on each server}{levels:?. Durability: {levels}}",
     "flush-unknown": "the cost of a flush to disk is unknown{levels:?. Durability: {levels}}",
-    "counted": "in the last good trials of {cells:of cell} that wait for a replica, the primary counted {acknowledged:n} "
+    "counted": "in the last good trials of {cells:of cell} waiting for a replica, the primary counted {acknowledged:n} "
     "acknowledgements, of commits or of groups of them, and {without:of commit} without one; one such commit makes a trial void",
     "fastest": "independent of counters: no median commit that waits for a replica took less than {round_trips:.2f} round trips",
     "not-as-configured": "trials void because replication was not as configured: {void}",

@@ -18,7 +18,7 @@ ACKNOWLEDGEMENTS = (
     Acknowledgement(
         part="acknowledgement of a replica",
         mean_wait_s=_semi_sync_wait_s,
-        limit="commits wait for a replica for {share:share} of the time of a transaction, in round trips of {wait_ns:time}",
+        limit="commits wait for a replica for {share:share} of transaction time, in round trips of {wait_ns:time}",
         measured="the primary measured waits of {wait_ns:time} each",
         unmeasured="the primary's own measure of these waits was not read",
         nearer="a replica at half the distance",

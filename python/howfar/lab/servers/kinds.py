@@ -35,7 +35,7 @@ class ServerKind:
     store: Callable[[Program, Tables], Store]
     resumes_tls: bool = True
     """Whether a later connection can resume the TLS session of an earlier one."""
-    encrypts_socket: bool = True
+    tls_on_socket: bool = True
     """Whether TLS is also possible over its Unix socket."""
     long_text: str = "MEDIUMTEXT"
     """SQL type of a column for a megabyte of text."""
@@ -78,7 +78,7 @@ KINDS: dict[str, ServerKind] = {
         "postgresql",
         _postgresql_store,
         resumes_tls=False,
-        encrypts_socket=False,
+        tls_on_socket=False,
         long_text="TEXT",
     ),
     "redis": _key_value_kind(

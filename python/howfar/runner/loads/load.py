@@ -11,7 +11,6 @@ from typing import ClassVar, Generic, TypeVar
 
 from howfar.contract.messages import (
     Arrivals,
-    Compression,
     Event,
     IntervalFigures,
     LoadJob,
@@ -131,13 +130,14 @@ def make_load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int
 
 
 def make_session(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
-    assert spec.tls is None or trust is not None, "the server of an encrypted cell has a certificate"
-    return Session(
+    assert spec.tls is None or trust is not None, "the server of a cell with TLS has a certificate"
+    assert spec.settings.keys() <= Session.model_fields.keys(), "settings are fields of the engine's session"
+    session = Session(
         tls=trust.tls(spec) if trust else None,
-        compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
         connect="per_transaction" if spec.per_transaction else "persistent",
         fetch_server_key=fetch_server_key,
     )
+    return session.model_copy(update=spec.settings)
 
 
 def _arrivals_receipt(job: MeasuredJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:

@@ -14,11 +14,11 @@ from howfar.analysis.published import PublishedSet, published_sets
 from howfar.analysis.summary import RunEvidence, Summary
 from howfar.experiments.network.answer import compare, compared_cells, groups_by_other_factors, locations
 from howfar.experiments.network.bandwidth.texts import CURVES
+from howfar.experiments.network.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
+from howfar.experiments.network.what_if import SHARED_CPU, network
 from howfar.findings import Finding, fill
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
 from howfar.model.resource import LINKS, Resource
-from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_direct, is_modelled
 from howfar.plan.factor import Level
 from howfar.plan.workload import Workload
@@ -332,6 +332,8 @@ def _curve_finding(
     elif top.limit.resource in LINKS:
         estimate = top.limit.faster_link if faster is None and top.limit.confidence != "low" else None
         name = "link-full-at-most" if estimate else "link-full-unknown"
+        if estimate is not None:
+            parameters["most"] = estimate.value if estimate.high is None else estimate.high
     elif top.limit.divided:
         name = "divided-cpu"
     verdict = (

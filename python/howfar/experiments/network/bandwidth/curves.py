@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from howfar.analysis.summary import Summary
+from howfar.bottleneck.texts import resource_name
 from howfar.experiments.network.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
 from howfar.experiments.network.bandwidth.texts import REPORT
+from howfar.experiments.network.fit import Prediction
 from howfar.findings import fill
-from howfar.model.fit import Prediction
 from howfar.model.resource import LINKS
 from howfar.plan.factors import FACTORS
-from howfar.report import figures, limit_text, palette
+from howfar.report import figures, palette
 from howfar.report.charts import (
     LABEL_SIZE,
     PHONE,
@@ -70,7 +71,7 @@ def scaling(summary: Summary) -> list[Block]:
     ceilings = tuple(
         plain_cells(
             curve_name(curve),
-            limit_text.limit_name(ceiling.resource),
+            resource_name(ceiling.resource),
             figures.number(ceiling.tps),
             figures.percent(curve.top.tps.value / ceiling.tps),
             ceiling.says,
@@ -88,7 +89,7 @@ def _limits_chart(summary: Summary, curves: Sequence[Curve], table: Table) -> li
     """A panel for each curve: its ceilings, and the model if there is one."""
     limited = [(curve, min(curve.ceilings, key=lambda ceiling: ceiling.tps)) for curve in curves if curve.ceilings]
     curve, ceiling = max(limited, key=lambda pair: pair[0].top.tps.value / pair[1].tps)
-    resource = limit_text.limit_name(ceiling.resource)
+    resource = resource_name(ceiling.resource)
     title = fill(REPORT["limits"], curve=curve_name(curve), share=curve.top.tps.value / ceiling.tps, resource=resource)
     caption = fill(REPORT["curves"], intervals=False) + REPORT["ceilings"]
     if any(best_prediction(curve) for curve in curves):
@@ -332,7 +333,7 @@ def _draw_limit(name: str, curve: Curve, domain: tuple[float, float], width: int
         {
             "threads": threads[-1] * 1.12,
             "place": ceiling.tps,
-            "text": f"{limit_text.limit_name(ceiling.resource)} {figures.number(ceiling.tps)}",
+            "text": f"{resource_name(ceiling.resource)} {figures.number(ceiling.tps)}",
         }
         for ceiling in ceilings
     ]

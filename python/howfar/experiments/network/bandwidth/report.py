@@ -12,11 +12,11 @@ from howfar.experiments.network.bandwidth.analysis import Scaling, conclude, exp
 from howfar.experiments.network.bandwidth.texts import TEXTS
 from howfar.experiments.network.compression.analysis import algorithm_costs
 from howfar.experiments.network.encryption.analysis import connect_costs
+from howfar.experiments.network.fit import Series, fit, series, settings_of
 from howfar.experiments.network.grid import grid_document
+from howfar.experiments.network.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
 from howfar.findings import Finding
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import Series, fit, series, settings_of
-from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import ORDINARY
 from howfar.plan.workload import Workload

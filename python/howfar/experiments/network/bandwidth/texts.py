@@ -1,4 +1,4 @@
-"""What a run that varies links and connections may find, in words."""
+"""Texts of runs that vary links and connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from howfar.findings import Texts
 TEXTS: Texts = {
     # A full link, and what the next faster one gives: measured, or at most.
     "link-full": "{subject} the link is full: {faster_bps:rate} gives {estimate:fewer} transactions/s",
-    "link-full-at-most": "{subject} the link is full: a faster one gives at most {estimate:fewer} transactions/s",
+    "link-full-at-most": "{subject} the link is full: a faster one gives at most {most:fewer} transactions/s",
     "link-full-unknown": "{subject} the link is {unsure:?perhaps }full",
     # Another limit at the highest throughput.
     "link-slower": "{subject}: {faster_bps:rate} gives {estimate:fewer} transactions/s",
@@ -29,12 +29,12 @@ TEXTS: Texts = {
     "errors": "{subject} transactions fail, so the figures show no limit",
     "invalid": "{subject} other programs were busy, so the figures show no limit",
     "not-established": "{subject} no limit is established",
-    "refuted": "{subject} a test refuted the limit that was named",
+    "refuted": "{subject} a test refuted the supposed limit",
 }
 
 CURVES: Texts = {
     "predicted": (
-        "The model predicted the curves over a link from another one with a mean error of {mean:.1f} % over {points:of point} "
+        "The model predicted each curve over a link from another with a mean error of {mean:.1f} % over {points:of point} "
         "(worst {worst:.1f} %)."
     ),
     # What a ceiling follows from.
@@ -56,33 +56,34 @@ CURVES: Texts = {
 
 REPORT: Texts = {
     # Charts: their titles are findings.
-    "tops": "Most transactions per second: {tops}",
+    "tops": "Highest transactions per second: {tops}",
     "top": "{tps:table} with {curve}",
     "curves": "Points: measured{intervals:?, with 95 % intervals}.",
     "model": " Dashed line and band: the model{foreign:?, predicted from other cells of this run where possible}.",
-    "ceilings": " Dotted: the most that a resource allows.",
+    "ceilings": " Dotted: the maximum that a resource allows.",
     "limits": "The closest ceiling: {curve} reaches {share:share} of what {resource} allows",
     "logarithmic": " Both axes are logarithmic.",
     "shapes": "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared.",
     "budget": "At the highest throughput, {share:share} of the time between two transactions is {part}",
     "budgets": (
-        "Each bar is one cycle of a connection, from one transaction to the next. Grey, last: the rest, which none of the others "
-        "explains. Next to it: the length of the cycle, and the limit."
+        "Each bar is one cycle of a connection, from one transaction to the next. Grey, last: the unexplained rest. "
+        "Next to the bar: the length of the cycle, and the limit."
     ),
     "computed": " Computed from rates and delays: {parts}.",
     "bounded": " An upper bound: {parts}.",
+    "letters": " On a narrow screen, a letter names the limit. {legend}",
     "networks": (
         "The last good trial of the fastest cell of each column. Bytes are as the interface counts them, so compare them with the "
         "upper ceiling; the lower one is for payload. A ceiling far above the curve is left out."
     ),
-    "queue": " Below: the most bytes waiting in the link's queue to the client.",
+    "queue": " Below: the maximum bytes waiting in the link's queue to the client.",
     "network": "up to {mib:,.1f}{ceiling} MiB/s; {resent}",
-    "resent": "{segments:.0f} segments sent again",
-    "not resent": "nothing sent again",
+    "resent": "{segments:.0f} segments retransmitted",
+    "not resent": "nothing retransmitted",
     # Tables.
     "intervals": "95 % intervals: half-widths up to {width}.",
-    "no intervals": "No intervals: too few blocks.",
-    "closed loop": "Closed loop: connections beyond what the limit needs only wait.",
+    "no intervals": "No intervals: measured too few times.",
+    "closed loop": "Closed loop: beyond the limit, further connections only wait.",
     "what if": (
         "From {arm}: {measured} transactions per second measured, {model} by the model at the same settings ({error}: its error "
         "there). Changes are relative to the model's own figure."

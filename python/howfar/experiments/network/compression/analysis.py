@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
+from howfar.experiments.network import what_if as model
 from howfar.experiments.network.answer import (
     compare,
     compared_cells,
@@ -23,11 +24,10 @@ from howfar.experiments.network.answer import (
 )
 from howfar.experiments.network.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.network.compression.texts import CONTENTS, ECONOMICS
+from howfar.experiments.network.fit import carried_payload, fit, series, settings_of
+from howfar.experiments.network.what_if import WhatIf, WhatIfCompression
 from howfar.findings import Finding, fill
-from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import carried_payload, fit, series, settings_of
-from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
 from howfar.plan.factor import Level
 from howfar.plan.factors import level_of

@@ -1,4 +1,4 @@
-"""What a run with compression may find, in words."""
+"""Texts of runs with compression."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TEXTS: Texts = {
     "no-difference": "{subject} compression makes no measurable difference",
     "invalid": "{subject} the figures do not show what compression does",
     # Causes.
-    "bytes": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}",
+    "bytes": "{subject} {algorithm} compresses {content} to {bytes:share}",
     "cpu": "{subject} a transaction costs {estimate:more} CPU with {algorithm}",
-    "bytes-and-cpu": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}, and a transaction costs {estimate:more} "
+    "bytes-and-cpu": "{subject} {algorithm} compresses {content} to {bytes:share}, and a transaction costs {estimate:more} "
     "CPU",
 }
 
@@ -24,7 +24,7 @@ ECONOMICS: Texts = {
     # How often the model was right.
     "resolved": (
         "{resolved} of {cells} measured cells differ by more than chance, of which the model predicted {predicted}, {right} of "
-        "them right."
+        "them correctly."
     ),
     # The model's gains at a rate.
     "gains": "at {rate:rate} {gains} times",
@@ -40,19 +40,19 @@ REPORT: Texts = {
     "no gain": "No algorithm gives measurably more transactions per second",
     "measured": "Transactions per second by the rate of the link, with and without compression",
     "points": "Points: measured{intervals:?, with 95 % intervals}.",
-    "lines": " Lines: the model of each algorithm on this machine and data. Tick: below this rate of the link compression pays.",
+    "lines": " Lines: the model of each algorithm on this machine and data. Tick: below this link rate, compression pays off.",
     "logarithmic": " Both axes are logarithmic.",
-    "break-even": "{algorithm} pays {pays}",
+    "break-even": "{algorithm} pays off {pays}",
     "below": "below {rate:rate}",
     "everywhere": "at all rates",
-    "never": "nowhere",
+    "never": "never",
     "not resolved": "too close to call",
     # The table.
-    "open": "An interval that begins at 1 Mb/s or ends at 100 Gb/s: it may pay nowhere, or everywhere.",
+    "open": "An interval from 1 Mb/s or to 100 Gb/s: compression may never, or always, pay off.",
     "extrapolated": "* beyond the rates that were measured: an extrapolation.",
-    "wrong": "! the model predicted a gain where there was a loss, or the other way round.",
+    "wrong": "! the model predicted a gain where there was a loss, or vice versa.",
     "advice": "Throughput by the model, relative to none, {content}: {advice}.",
 }
 
 CONTENTS: Texts = {"incompressible": "incompressible data"}
-"""Kinds of data whose name is no noun."""
+"""Kinds of data whose name is not a noun."""

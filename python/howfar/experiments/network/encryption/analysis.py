@@ -17,14 +17,14 @@ from typing import NamedTuple
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
+from howfar.experiments.network import what_if as model
 from howfar.experiments.network.answer import compare, compared_cells, groups_with_factor_off, resolved_cpu_ratio
 from howfar.experiments.network.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.network.encryption.texts import ECONOMICS
+from howfar.experiments.network.fit import fit, series, settings_of
+from howfar.experiments.network.what_if import is_known
 from howfar.findings import Finding, fill
-from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import fit, series, settings_of
-from howfar.model.what_if import is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import level_of, tls_label
 from howfar.plan.workload import Workload

@@ -1,4 +1,4 @@
-"""What a run with encryption may find, in words."""
+"""Texts of runs with encryption."""
 
 from __future__ import annotations
 

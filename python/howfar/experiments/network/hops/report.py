@@ -37,7 +37,7 @@ from howfar.report.certainty import least_resolved
 from howfar.report.charts import PHONE, Drawable, axis, labelled_lines
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Fields, Table, make_table
 from howfar.report.drawing import alt
-from howfar.report.figures import with_limits
+from howfar.report.figures import with_interval
 from howfar.report.frame import frame
 from howfar.report.sections import (
     Record,
@@ -377,22 +377,24 @@ def costs_table(costs: HopCosts, unit: str) -> Table:
         "connections\nclients / server": lambda hop: f"{clients} / {hop.to_server or figures.UNKNOWN}",
         f"throughput\nof {costs.baseline}'s": lambda hop: _marked(hop.throughput_ratio, hop.resolution),
         f"added p50 µs\n{rate_text}": lambda hop: _marked(hop.added_p50_us, hop.p50_resolution),
-        f"added p99 µs\n{rate_text}": lambda hop: with_limits(hop.added_p99_us),
-        fill(HOP_CPU, unit=unit): lambda hop: with_limits(hop.cpu_us_per_query),
-        **({"per connect\nµs": lambda hop: with_limits(hop.connect_us)} if has_connects else {}),
+        f"added p99 µs\n{rate_text}": lambda hop: with_interval(hop.added_p99_us),
+        fill(HOP_CPU, unit=unit): lambda hop: with_interval(hop.cpu_us_per_query),
+        **({"per connect\nµs": lambda hop: with_interval(hop.connect_us)} if has_connects else {}),
     }
     ratios = [hop.throughput_ratio for hop in costs.hops]
     has_intervals = any(ratio is not None and ratio.low is not None for ratio in ratios)
-    note = fill(COSTS_NOTE, baseline=costs.baseline, intervals=has_intervals)
+    resolutions = [resolution for hop in costs.hops for resolution in (hop.resolution, hop.p50_resolution)]
+    has_stars = any(resolution is not None and resolution.is_difference for resolution in resolutions)
+    note = fill(COSTS_NOTE, baseline=costs.baseline, intervals=has_intervals, stars=has_stars)
     if has_connects:
-        connect = fill(CONNECT_NOTE, baseline=costs.baseline, connect=f"{with_limits(costs.connect_us)} µs")
+        connect = fill(CONNECT_NOTE, baseline=costs.baseline, connect=f"{with_interval(costs.connect_us)} µs")
         note = f"{note} {connect}"
     return make_table("", costs.hops, fields, (note,), main=True, stack=True)
 
 
 def _marked(estimate: Estimate | None, resolution: Resolution | None) -> str:
     """An estimate, with a star if its difference is resolved."""
-    return with_limits(estimate) + (" *" if resolution and resolution.is_difference else "")
+    return with_interval(estimate) + (" *" if resolution and resolution.is_difference else "")
 
 
 # ---------------------------------------------------------------- from how many clients a pooler pays
@@ -504,7 +506,7 @@ def pooler_finding(pooler: PoolerPays) -> Finding:
 
 _PAYOFFS: Mapping[Always, str] = {"pays": "always", "costs": "never", "not told apart": "unclear"}
 """Fields of a pooler whose ratio does not rise through 1."""
-_CONNECT_LABELS = {"persistent": "kept connections", "per-transaction": "one per transaction"}
+_CONNECT_LABELS = {"persistent": "persistent connections", "per-transaction": "one per transaction"}
 
 
 def poolers_table(costs: HopCosts, has_answer: bool = True) -> Table:
@@ -513,13 +515,13 @@ def poolers_table(costs: HopCosts, has_answer: bool = True) -> Table:
     columns = (
         Column("path", left_aligned=True),
         Column("clients with", left_aligned=True),
-        *([Column("pays off from", "clients")] if has_answer else []),
+        *([Column("pays off above", "clients")] if has_answer else []),
         *(Column(f"{clients} clients", f"of {costs.baseline}'s; connections") for clients in numbers),
     )
     rows = []
     for pooler in costs.poolers:
         point_by_clients = {point.threads: point for point in pooler.ratios}
-        pays_from = _PAYOFFS[pooler.always] if pooler.always else with_limits(pooler_finding(pooler).estimate)
+        pays_from = _PAYOFFS[pooler.always] if pooler.always else with_interval(pooler_finding(pooler).estimate)
         cells = [
             Cell("" if clients not in point_by_clients else _ratio_cell(point_by_clients[clients]))
             for clients in numbers
@@ -551,7 +553,7 @@ def draw_poolers(costs: HopCosts, width: int, floor: float = 0.0) -> Drawable:
 
 
 def _ratio_cell(point: PoolerRatio) -> str:
-    return with_limits(point.ratio) + ("" if point.to_server is None else f"; {point.to_server}")
+    return with_interval(point.ratio) + ("" if point.to_server is None else f"; {point.to_server}")
 
 
 # ---------------------------------------------------------------- what others published
@@ -597,7 +599,7 @@ def elsewhere_table(costs: HopCosts) -> Table:
         Column("over", left_aligned=True): lambda row: row.over,
         Column("clients with", left_aligned=True): lambda row: _CONNECT_LABELS[row.connect],
         "published": lambda row: figures.number(row.theirs),
-        "here\n[95 % interval]": lambda row: with_limits(row.ours),
+        "here\n[95 % interval]": lambda row: with_interval(row.ours),
         Column("source", left_aligned=True): lambda row: row.source,
     }
     setups = dict.fromkeys(f"{row.source}: {row.setup}." for row in costs.elsewhere)

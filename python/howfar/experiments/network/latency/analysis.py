@@ -24,8 +24,8 @@ from howfar.store.records import Arm, Measured
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
-class AtRate(Part):
-    """One path at one rate."""
+class RateResult(Part):
+    """Results of one path at one rate."""
 
     arm: str
     per_s: float
@@ -60,12 +60,12 @@ class PathLatency(Part):
     name: str
     capacity_per_s: Estimate | None
     """Throughput in a closed loop with the plan's connections; the path cannot keep up with a higher rate. None: not measured."""
-    rates: tuple[AtRate, ...]
+    rates: tuple[RateResult, ...]
     """Results by rate, ascending."""
 
     @property
-    def lowest_too_high(self) -> AtRate | None:
-        """The lowest rate with which the path certainly does not keep up."""
+    def lowest_overload(self) -> RateResult | None:
+        """The result at the lowest rate with which the path certainly does not keep up."""
         return next((result for result in self.rates if not result.keeps_up and result.is_certain), None)
 
 
@@ -136,14 +136,14 @@ class _RateSummary:
     ) -> None:
         self.table, self.cells, self.floors, self.capacity = table, cells, floors, capacity
 
-    def summarise_rate(self, arm: Arm) -> AtRate:
+    def summarise_rate(self, arm: Arm) -> RateResult:
         per_s = offered_per_s(arm.factors) or 0.0
         answered = mean_interval(self.table.answered_shares(arm) or [0.0])
         keeps_up = answered.value >= KEEPS_UP
         compared = self._compare_p99(arm) if keeps_up else None
         ratio, throughput_sense = compared or (None, Resolution.NOT_RESOLVED)
         inverted = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
-        return AtRate(
+        return RateResult(
             arm=arm.name,
             per_s=per_s,
             share=per_s / self.capacity if self.capacity else None,
@@ -193,7 +193,7 @@ def explain(latency: Latency, cells: Iterable[CellSummary]) -> tuple[Finding, ..
     return tuple(
         _capacity_finding(path, closed_loop.get(path.name))
         for path in latency.paths
-        if path.lowest_too_high is not None and path.capacity_per_s is not None
+        if path.lowest_overload is not None and path.capacity_per_s is not None
     )
 
 
@@ -212,7 +212,7 @@ def _capacity_finding(path: PathLatency, cell: CellSummary | None) -> Finding:
 
 def _rate_finding(path: PathLatency) -> Finding:
     """The lowest rate that is too high for a path; or the lowest of which that is unclear; or the highest, which it sustains."""
-    too_high = path.lowest_too_high
+    too_high = path.lowest_overload
     unclear = next((result for result in path.rates if not result.is_certain), None)
     result = too_high or unclear or path.rates[-1]
     parameters: dict[str, str | int | float] = {"per_s": result.per_s}

@@ -10,9 +10,9 @@ from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.network.latency.analysis import (
-    AtRate,
     Latency,
     PathLatency,
+    RateResult,
     conclude,
     explain,
     summarise_latency,
@@ -31,7 +31,7 @@ from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, axis, labelled_lines, percentile_chart, styles
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, make_table
 from howfar.report.drawing import alt
-from howfar.report.figures import limits_head, with_limits
+from howfar.report.figures import interval_head, with_interval
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, confirmation_blocks, csv_columns, trial_blocks
 from howfar.stats.estimate import Estimate, Part
@@ -78,19 +78,19 @@ class LatencyExperiment(Experiment):
 
 def main_table(latency: Latency, notes: tuple[str, ...] = ()) -> Table:
     results = [result for path in latency.paths for result in path.rates]
-    p50_limits = limits_head(result.p50_ms for result in results)
-    p99_limits = limits_head(result.p99_ms for result in results)
-    p999_limits = limits_head(result.p999_ms for result in results)
-    fields: Fields[tuple[PathLatency, AtRate]] = {
+    p50_interval = interval_head(result.p50_ms for result in results)
+    p99_interval = interval_head(result.p99_ms for result in results)
+    p999_interval = interval_head(result.p999_ms for result in results)
+    fields: Fields[tuple[PathLatency, RateResult]] = {
         "path": lambda row: row[0].name,
-        "due/s": lambda row: f"{row[1].per_s:,g}",
-        f"load of\n{latency.baseline}'s": lambda row: (
+        "offered/s": lambda row: f"{row[1].per_s:,g}",
+        f"% of {latency.baseline}'s\ncapacity": lambda row: (
             figures.UNKNOWN if row[1].share is None else f"{row[1].share * 100:.0f} %"
         ),
-        f"p50 ms\n{p50_limits}": lambda row: _p50_cell(row[1]),
-        f"p99 ms\n{p99_limits}": lambda row: with_limits(row[1].p99_ms),
-        Column("p99.9 ms", p999_limits, optional=True): lambda row: with_limits(row[1].p999_ms),
-        f"p99 over\n{latency.baseline}'s": lambda row: _p99_ratio_cell(row[1]),
+        f"p50 ms\n{p50_interval}": lambda row: _p50_cell(row[1]),
+        f"p99 ms\n{p99_interval}": lambda row: with_interval(row[1].p99_ms),
+        Column("p99.9 ms", p999_interval, optional=True): lambda row: with_interval(row[1].p999_ms),
+        f"p99 ÷\n{latency.baseline}'s": lambda row: _p99_ratio_cell(row[1]),
     }
     rows = [(path, result) for path in latency.paths for result in path.rates]
     shown = "".join(f"{_p50_cell(result)}{_p99_ratio_cell(result)}" for _, result in rows)
@@ -101,20 +101,22 @@ def main_table(latency: Latency, notes: tuple[str, ...] = ()) -> Table:
 
 def capacity_notes(latency: Latency) -> tuple[str, ...]:
     """The throughput of each path in a closed loop. Empty: not measured."""
-    capacities = [f"{path.name} {with_limits(path.capacity_per_s)}/s" for path in latency.paths if path.capacity_per_s]
+    capacities = [
+        f"{path.name} {with_interval(path.capacity_per_s)}/s" for path in latency.paths if path.capacity_per_s
+    ]
     return (fill(CAPACITIES, capacities=", ".join(capacities)),) if capacities else ()
 
 
-def _p50_cell(result: AtRate) -> str:
+def _p50_cell(result: RateResult) -> str:
     doubt = "" if result.is_certain else " ?"
     if result.keeps_up:
-        return f"{with_limits(result.p50_ms)}{doubt}"
+        return f"{with_interval(result.p50_ms)}{doubt}"
     return f"{result.answered.value * 100:.1f} % in time{doubt}"
 
 
-def _p99_ratio_cell(result: AtRate) -> str:
+def _p99_ratio_cell(result: RateResult) -> str:
     resolved = " *" if result.resolution.is_difference else ""
-    return figures.UNKNOWN if result.p99_ratio is None else f"{with_limits(result.p99_ratio)}{resolved}"
+    return figures.UNKNOWN if result.p99_ratio is None else f"{with_interval(result.p99_ratio)}{resolved}"
 
 
 def answer_chart(summary: Summary, latency: Latency) -> list[Block]:
@@ -122,8 +124,8 @@ def answer_chart(summary: Summary, latency: Latency) -> list[Block]:
     if not any(result.p99_ms for path in latency.paths for result in path.rates):
         return []
     caption = (
-        "99 of 100 transactions were answered within this time, counted from when they were due; with 95 % intervals. A path stands "
-        "at the top of the first rate at which its queue grows; ?: too close to call."
+        "99 of 100 transactions were answered within this time, counted from when they were due; with 95 % intervals. A path's "
+        "name at the top marks the first rate at which its queue grows; ?: too close to call."
     )
     return [Chart("rates", summary.answer.sentence, caption, partial(draw_rates, latency))]
 
@@ -136,15 +138,15 @@ def draw_rates(latency: Latency, width: int) -> Drawable:
     }
     queueing = {path.name: [result for result in path.rates if not result.keeps_up] for path in latency.paths}
     named = width >= PHONE
-    tops = [
+    top_labels = [
         (name, found[0].per_s, f"{f'{name} ' if named else ''}queues{'' if found[0].is_certain else '?'}")
         for name, found in queueing.items()
         if found
     ]
     rates = sorted({result.per_s for path in latency.paths for result in path.rates})
     domain = 0, rates[-1] * 1.25
-    x = axis(alt.X, "x", "transactions due per second", domain, values=rates, format=",.6~r", grid=False)
-    return labelled_lines(lines, x, "p99, ms", width, tops=tops)
+    x = axis(alt.X, "x", "offered transactions per second", domain, values=rates, format=",.6~r", grid=False)
+    return labelled_lines(lines, x, "p99, ms", width, top_labels=top_labels)
 
 
 def chart_blocks(latency: Latency) -> list[Block]:
@@ -158,13 +160,13 @@ def chart_blocks(latency: Latency) -> list[Block]:
             panels.setdefault(f"{result.per_s:,.0f}/s{share}", []).extend(rows)
 
     def draw(width: int) -> Drawable | None:
-        return percentile_chart(panels, colours, titles=("this share was faster", "response time, ms"), width=width)
+        return percentile_chart(panels, colours, titles=("percentile", "response time, ms"), width=width)
 
     chart = Chart(
         "latency",
         "Response times by percentile, a panel per rate",
-        "Response times from when a transaction was due, all blocks merged; a line ends where ten transactions lie beyond it. A path "
-        "that does not keep up with a rate is left out there.",
+        "Response times from when a transaction was due, all blocks merged; each line ends where only ten transactions were slower. A "
+        "path that does not keep up with a rate is left out there.",
         draw,
     )
     return [Heading("How long answers take at each rate"), chart]
@@ -173,25 +175,25 @@ def chart_blocks(latency: Latency) -> list[Block]:
 def _advice(latency: Latency) -> tuple[Advice, ...]:
     advice = []
     for path in latency.paths:
-        overloaded, capacity = path.lowest_too_high, path.capacity_per_s
+        overloaded, capacity = path.lowest_overload, path.capacity_per_s
         if overloaded is None or capacity is None:
             continue
-        most = capacity.scaled(MAX_CAPACITY_SHARE)
-        cautious = most.value if most.low is None else most.low
-        has_headroom = cautious > 0 and most.value < overloaded.per_s  # else it queued below what a closed loop does
+        recommended_max = capacity.scaled(MAX_CAPACITY_SHARE)
+        recommended_rate = recommended_max.value if recommended_max.low is None else recommended_max.low
+        # Otherwise it queued at a lower rate than that of the closed loop.
+        has_headroom = recommended_rate > 0 and recommended_max.value < overloaded.per_s
         reason = fill(
             ANSWERED,
             per_s=overloaded.per_s,
             answered=_percent_text(overloaded.answered),
-            capacity=with_limits(capacity),
+            capacity=with_interval(capacity),
         )
-        most_text, because, is_cautious = f"{overloaded.per_s:,g}", f"{reason}.", False
+        rate_text, because, is_lower_limit = f"{overloaded.per_s:,g}", f"{reason}.", False
         if has_headroom:
-            most_text, is_cautious = figures.number(cautious), most.low is not None
-            because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE, low=most.low is not None)
-        advice.append(
-            Advice(action=fill(KEEP_BELOW, path=path.name, most=most_text, cautious=is_cautious), because=because)
-        )
+            rate_text, is_lower_limit = figures.number(recommended_rate), recommended_max.low is not None
+            because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE, low=is_lower_limit)
+        action = fill(KEEP_BELOW, path=path.name, rate=rate_text, lower_limit=is_lower_limit)
+        advice.append(Advice(action=action, because=because))
     return tuple(advice)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from howfar.analysis.answer import UNRESOLVED
 from howfar.contract.receipt import ReplicationWindow
 from howfar.contract.receipt_messages import Histogram
-from howfar.experiments.replication.agreement import Rtts, agreement_s, read_wait_s
+from howfar.experiments.replication.agreement import GaleraMessages, Rtts, agreement_s, read_wait_s
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, replication_arms
 from howfar.experiments.replication.cluster.texts import DISTANCE_LABELS
@@ -32,11 +32,11 @@ from howfar.experiments.replication.factors import (
     WRITERS,
 )
 from howfar.findings import Finding
-from howfar.model.galera import PACKET, WINDOW, GaleraMessages
 from howfar.model.queueing import SharedCpuWork
 from howfar.plan.factors import node_rtts_ns
 from howfar.plan.named_links import NAMED_LINKS
 from howfar.plan.workload import WORKLOADS, Workload
+from howfar.services.galera import PACKET, WINDOW
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.host_cpus import HostCpus

@@ -41,7 +41,7 @@ from howfar.report.charts import (
 )
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Table, Text, make_table
 from howfar.report.drawing import alt
-from howfar.report.figures import limits_head, with_limits
+from howfar.report.figures import interval_head, with_interval
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, csv_columns, csv_value, trial_blocks
 from howfar.stats.estimate import Estimate, Part
@@ -108,11 +108,11 @@ def _chart_title(cost: ClusterCost) -> str:
 def main_table(cost: ClusterCost, *notes: str, with_model: bool = True) -> Table:
     counts = {point.threads for point in cost.points}
     with_model = with_model and any(point.predicted_ms is not None for point in cost.points)
-    limits = limits_head(estimate for point in cost.points for estimate in (point.commits_per_s, point.p50_ms))
+    limits = interval_head(estimate for point in cost.points for estimate in (point.commits_per_s, point.p50_ms))
     fields: Fields[ClusterPoint] = {
         **_key_columns(len(counts) > 1),
         f"{cost.operation}s/s\n{limits}": lambda point: _rate_text(point.commits_per_s),
-        f"p50 ms\n{limits}": lambda point: with_limits(point.p50_ms),
+        f"p50 ms\n{limits}": lambda point: with_interval(point.p50_ms),
         "p99 ms": lambda point: figures.number(point.p99_ms),
         **({"predicted p50 ms,\nits error": _prediction_cell} if with_model else {}),
     }
@@ -123,7 +123,7 @@ def main_table(cost: ClusterCost, *notes: str, with_model: bool = True) -> Table
 
 def _rate_text(rate: Estimate) -> str:
     """Commits/s with an interval that does not go below zero."""
-    return with_limits(rate if rate.low is None else rate.model_copy(update={"low": max(0.0, rate.low)}))
+    return with_interval(rate if rate.low is None else rate.model_copy(update={"low": max(0.0, rate.low)}))
 
 
 def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
@@ -195,7 +195,7 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
 
 
 def _third_node_cell(third_node: ThirdNode) -> str:
-    return f"{'' if third_node.measured else '~'}{with_limits(third_node.p50_ms)}{'*' if third_node.beyond else ''}"
+    return f"{'' if third_node.measured else '~'}{with_interval(third_node.p50_ms)}{'*' if third_node.beyond else ''}"
 
 
 def third_table(cost: ClusterCost) -> tuple[Table, ...]:
@@ -227,7 +227,7 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
     if not points:
         return ()
     several = len({point.distances_label for point, _ in points}) > 1
-    limits = limits_head(writers.commits_per_s for _, writers in points)
+    limits = interval_head(writers.commits_per_s for _, writers in points)
 
     def distances(point: ClusterPoint) -> str:
         return f", {point.distances_label}" if several else ""
@@ -239,9 +239,9 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
         Column("to own rows", limits): lambda pair: (
             "" if pair[1].to_own_rows is None else interval_text(pair[1].to_own_rows)
         ),
-        f"refused/s\n{limits}": lambda pair: with_limits(pair[1].refused_per_s),
-        f"repeated %\n{limits}": lambda pair: with_limits(pair[1].repeated_percent),
-        f"second's p50 ms\n{limits}": lambda pair: with_limits(pair[1].second_p50_ms),
+        f"refused/s\n{limits}": lambda pair: with_interval(pair[1].refused_per_s),
+        f"repeated %\n{limits}": lambda pair: with_interval(pair[1].repeated_percent),
+        f"second's p50 ms\n{limits}": lambda pair: with_interval(pair[1].second_p50_ms),
         "trials in which the\nsecond never committed": lambda pair: str(pair[1].starved),
         "servers counted\nconflicts, aborts": lambda pair: (
             f"{pair[0].conflicts}, {figures.UNKNOWN if pair[1].aborted is None else pair[1].aborted}"

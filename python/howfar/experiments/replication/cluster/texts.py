@@ -1,4 +1,4 @@
-"""What a comparison of clusters may find, in words."""
+"""Texts of the comparison of clusters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TEXTS: Texts = {
     "{farthest_ms:table} ms",
     # Titles, notes and advice.
     "rates": "{subject} makes {estimate:table} {operation}s/s over {distances}, the farthest",
-    "connections": "the answer is that of {threads:of connection}",
+    "connections": "the answer is for {threads:of connection}",
     "model": "the model predicts the p50 of a {operation} with a mean error of {mean:share}, at most {worst:share}",
     "no-model": "the model predicts nothing here: it needs each mode at two distances, or a primary alone",
     "sent-twice": "Galera sent {times:n} times the bytes of a large row to each node: by default (binlog_annotate_row_events = ON), "
     "MariaDB also sends the text of the statement",
-    "by-construction": "without an error: right by construction, as more than nine tenths of it are the counted bytes at the rate "
-    "that was set",
+    "by-construction": "no error shown: correct by construction, because over nine tenths of it is the counted bytes at the set "
+    "rate",
     "crowded": "* For nodes with CPUs of their own: here the other nodes and the emulators kept most of this machine's CPUs busy, "
     "so the model is not judged",
     "hosts": "the links between the nodes (hosts {nodes}) are real: measured before the run, and their round trips before each "
@@ -34,17 +34,17 @@ TEXTS: Texts = {
     "single-leader-because": "Over {distances}, the median commit takes {with_ms:table} ms with it and {without_ms:table} ms "
     "without it, because each commit then also waits for every idle member's turn.",
     "third-node": "the p50 of one connection, with {near_ms:.3g} ms between the first two nodes and the given time from both to the "
-    "third: measured, or by the model (~), with its largest error of this run in the interval; without an interval, it was not "
-    "tested in this run",
+    "third: measured, or by the model (~), with its largest error of this run in the interval; without an interval, it was "
+    "untested in this run",
     "beyond": "* Farther or nearer than any node of this run",
     # Captions and notes.
     "rates-caption": "{operation}s/s of the fewest connections over the round trip to the second nearest node, with 95 % intervals. "
-    "Horizontal line: the server alone. Dashed: one {operation} in as many of these round trips as stated",
-    "predicted": "RTT: as measured at rest, from the node that is used to the others. Predicted: the agreement at this distance, and "
+    "Horizontal line: the server alone. Dashed: one {operation} per stated number of these round trips",
+    "predicted": "RTT: as measured at rest, from the clients' node to the others. Predicted: the agreement at this distance, and "
     "the local work of the same mode at its shortest distance. {large:?For large rows, and where}{short:?Where} there is only one "
-    "distance, the work of the server alone{shared_cpus:?. For one connection with what the other nodes and the emulators take of "
-    "the CPUs that they share}",
+    "distance, the work of the server alone{shared_cpus:?. For one connection, plus what the other nodes and the emulators use "
+    "of the shared CPUs}",
 }
 
 DISTANCE_LABELS = {"two near one far": "two near nodes and one far"}
-"""Labels of distances that are no noun."""
+"""Labels of distances whose level is not a noun."""

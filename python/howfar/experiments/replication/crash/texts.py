@@ -1,4 +1,4 @@
-"""What crashes may show, in words, and the names of the faults."""
+"""Texts about crashes, and the names of the faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FaultTexts(NamedTuple):
 
 
 _UNTIL_KILLED = "and the primary continues until it is killed a second later"
-_KILLED_AFTER_JOIN = "a second after it is whole the primary is killed, and all rows must be on that node"
+_KILLED_AFTER_JOIN = "a second after it is synchronized, the primary is killed, and all rows must be on that node"
 FAULT_TEXTS = {
     "cut": FaultTexts(
         "link cut", "the link was cut and then the primary was killed", "both directions are cut, " + _UNTIL_KILLED
@@ -45,13 +45,13 @@ FAULT_TEXTS = {
     "cut-off-primary": FaultTexts(
         "primary cut off",
         "the primary was cut off from the other nodes and later killed",
-        "its links to all other nodes are cut and its clients still reach it; it is killed a second after the others go on",
+        "its links to all other nodes are cut and its clients still reach it; it is killed a second after the others resume",
     ),
     "partition": FaultTexts(
         "partition",
         "the primary and another node were cut off from the majority",
         "the links of the primary and another node to the others are cut, and clients still reach both; the primary is killed a "
-        "second after the others go on",
+        "second after the others resume",
     ),
     "cut-off-member": FaultTexts(
         "member cut off",
@@ -61,7 +61,7 @@ FAULT_TEXTS = {
     "member-returns": FaultTexts(
         "member away for 3 s",
         "another node was cut off for 3 s",
-        "all links of a node that no load writes to are cut and mended 3 s later, before the others expel it",
+        "all links of a node that no load writes to are cut and restored 3 s later, before the others expel it",
     ),
     "member-restarts": FaultTexts(
         "member restarts",
@@ -76,7 +76,7 @@ FAULT_TEXTS = {
     "slow-member": FaultTexts(
         "slow member",
         "another node was slow",
-        "the server of a node that no load writes to runs for 10 ms of each 100 ms, for 10 s",
+        "the server of a node that no load writes to runs only 10 ms of every 100 ms, for 10 s",
     ),
     "replica-leaves": FaultTexts("replica leaves", "the replica left"),
 }
@@ -107,7 +107,7 @@ TEXTS: Texts = {
     "age": "with {subject}, when {fault}, the earliest lost commit had been acknowledged {age_ms:.3g} ms before the fault",
     "bound": "with {subject}, none of {acknowledged:n} acknowledged commits was lost in {crashes:of crash crashes}{several:? of "
     "several kinds}, so at most {share:upper} of crashes lose any",
-    "cuts-bound": "at most {share:upper} of cuts let a node that is cut off acknowledge commits by itself",
+    "cuts-bound": "at most {share:upper} of cuts let a cut-off node acknowledge commits by itself",
     "donor-limit": "with {subject}, the donor's link was the bottleneck while the node joined: it was busy for {busy:share} of the "
     "time",
     "early-reads": "with {subject}, {early:n} of the {seen:n} commits that other sessions saw were not yet acknowledged, or never "
@@ -132,7 +132,7 @@ TEXTS: Texts = {
     "most-lost": "up to {most:n} acknowledged commits lost in one crash: {subject}, {fault}",
     "losses-axis": "acknowledged commits lost in one crash{phantoms:?; triangles: seen by others, then gone}",
     "losses-caption": "each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond{predicted:?. Vertical line and "
-    "grey band: predicted, with its interval}{phantoms:?. Filled triangle: rows that others had seen and that were gone}",
+    "grey band: predicted, with its interval}{phantoms:?. Filled triangle: rows that others saw, then gone}",
     "moments-caption": "for each mode the crash with the median loss ({fault}). Acknowledgements after the bar turns red were known "
     "only to clients and the primary. The takeover starts when the primary is dead",
     "nothing-lost": "no crash lost an acknowledged commit",
@@ -141,10 +141,10 @@ TEXTS: Texts = {
     "{losses}; where two figures are given, they count up to the start and up to the end of the cut",
     "machine-failure-loss": "{subject} {before} in {crashes:of crash crashes}",
     "no-machine-failure": "no trial cut the replica's link before killing the primary, so the failure of a machine was not measured",
-    "rule-out": "{crashes:of crash crashes} without a loss rule out that more than {share:upper} of crashes lose any, at 95 % "
-    "confidence",
-    "rule-out-together": "all {crashes:of crash crashes} of modes that should lose nothing, with {acknowledged:of commit}, rule out "
-    "that more than {share:upper} of such crashes lose any",
+    "rule-out": "{crashes:of crash crashes} without a loss show, at 95 % confidence, that at most {share:upper} of crashes lose "
+    "any",
+    "rule-out-together": "all {crashes:of crash crashes} of modes that should lose nothing, with {acknowledged:of commit}, show "
+    "that at most {share:upper} of such crashes lose any",
     "can-find": "the same accounting found {lost:n} lost commits in this run, so it can find them",
     "cannot-show": "no mode of this run lost any commit, so this run does not show that the accounting would find a loss",
     "accounts": "{acknowledged:n} acknowledged keys in the clients' logs were compared with all keys on the survivors: every "

@@ -84,6 +84,12 @@ class FallbackStory(Part):
     """Data of the trial to draw."""
 
     @property
+    def stated_unprotected(self) -> float:
+        """`unprotected` as a sentence states it: where each trial gives only a lower bound, the lower limit of the interval."""
+        low = self.unprotected.low if self.lasts_to_end_of_load else None
+        return self.unprotected.value if low is None else max(low, 0.0)
+
+    @property
     def waits_for_ever(self) -> bool:
         return self.timeout_ms is None
 

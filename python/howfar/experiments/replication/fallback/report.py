@@ -14,7 +14,7 @@ from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import phase_layers, symlog_channel
 from howfar.experiments.replication.fallback.analysis import FallbackSeries, FallbackStory
 from howfar.experiments.replication.fallback.texts import TEXTS
-from howfar.experiments.replication.frame import Record, with_limits
+from howfar.experiments.replication.frame import Record, with_interval
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.findings import Finding, capital, fill, note
 from howfar.report import figures, palette
@@ -191,6 +191,7 @@ def conclude(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
             parameters={
                 "stall_s": story.stall_ms.value / 1e3,
                 "censored": int(story.lasts_to_end_of_load),
+                "stated": story.stated_unprotected,
                 "replicas": story.replicas,
             },
         )
@@ -225,8 +226,8 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
             lambda story: _seconds(story.caught_up_ms, "not seen" if story.degraded_ms else figures.UNKNOWN),
         ),
         ("it lacked at most", lambda story: figures.whole_number(story.most_behind)),
-        ("commits acknowledged alone", lambda story: f"{_bound_sign(story)}{with_limits(story.unprotected)}"),
-        ("before it had caught up", lambda story: with_limits(story.unprotected_alone)),
+        ("commits acknowledged alone", lambda story: f"{with_interval(story.unprotected)}{_or_more(story)}"),
+        ("before it had caught up", lambda story: with_interval(story.unprotected_alone)),
         ("share of all commits", lambda story: figures.percent(story.share_unprotected)),
     )
     rows = tuple(plain_cells(fact, *(text(story) for story in stories)) for fact, text in figures_by_name)
@@ -257,13 +258,13 @@ def _seconds(ms: Estimate | float | None, unknown: str = figures.UNKNOWN) -> str
     return f"{estimate_text(estimate, lambda value: figures.number(max(0.0, value) / 1e3))} s"
 
 
-def _bound_sign(story: FallbackStory) -> str:
-    return "≥ " if story.lasts_to_end_of_load else ""
+def _or_more(story: FallbackStory) -> str:
+    return " or more" if story.lasts_to_end_of_load else ""
 
 
 def asynchronous_time_text(story: FallbackStory, ms: Estimate | None) -> str:
-    """Length of the asynchronous phase: `6.40 s`; `≥ 25.1 s` if it did not end under load; `never`."""
-    return "never" if ms is None else f"{_bound_sign(story)}{_seconds(ms)}"
+    """Length of the asynchronous phase: `6.40 s`; `25.1 s or more` if it did not end under load; `never`."""
+    return "never" if ms is None else f"{_seconds(ms)}{_or_more(story)}"
 
 
 def story_labels(stories: Sequence[FallbackStory]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a primary may do while its replica is away, in words."""
+"""Texts about a primary whose replica is away."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from howfar.findings import Texts
 TEXTS: Texts = {
     # The answer.
     "fell-back": "with {subject}, commits stalled for {stall_s:table} s; then the primary acknowledged {censored:?at least }"
-    "{estimate:count} commits that no replica had",
+    "{stated:count} commits that no replica had",
     "waited": "with {subject}, commits stalled for {stall_s:table} s, until the replica was back",
-    "went-on": "with {subject} and {replicas:of replica}, the primary goes on: it never waits longer than {stall_s:table} s",
-    "fell-back, next": "with {subject} they stalled for {stall_s:table} s; then it acknowledged {censored:?at least }{estimate:count}",
+    "went-on": "with {subject} and {replicas:of replica}, the primary continues: it never waits longer than {stall_s:table} s",
+    "fell-back, next": "with {subject} they stalled for {stall_s:table} s; then it acknowledged {censored:?at least }{stated:count}",
     "waited, next": "with {subject} for {stall_s:table} s",
     # Why.
     "timed-out": "the primary's own timeout ends the wait after {timeout_s:count} s; what only the primary has is lost if it crashes",
     "waits": "the primary has no timeout: until a replica is back, it acknowledges nothing",
-    "others": "an acknowledgement of any one of its {replicas:of replica} is enough, and others were there",
+    "others": "an acknowledgement of any one of its {replicas:of replica} is enough, and others were connected",
     # Notes of the table.
     "means": "means over {trials:of trial} for each mode; 95 % intervals in brackets, where there are enough trials",
     "no-timeout": "with {subject}, this server has no timeout and does not fall back",
-    "held-off": "with {subject}, only the end of the load let the primary come back in {held_off} of {trials:of trial}",
-    "lower-bound": "≥: a lower bound; commits waited for the replica again only when the load had ended, or not at all",
+    "held-off": "with {subject}, the primary switched back only after the load ended in {held_off} of {trials:of trial}",
+    "lower-bound": '"or more": commits waited for the replica again only when the load had ended, or not at all',
     # Title and caption of the chart of one trial.
     "alone-in-trial": "in one trial, {unprotected:of commit} acknowledged without a replica",
     "unprotected": "{unprotected:,} commits not acknowledged by a replica",
@@ -34,8 +34,8 @@ TEXTS: Texts = {
     "back": "at {back_s:.1f} s commits wait for it again",
     "lag-panel": "below: transactions that the replica lacks; a gap: unknown",
     # Details.
-    "silent-log": "the primary ({subject}) wrote nothing about it to its log",
-    "log": "the primary ({subject}) wrote only this about it to its log",
+    "silent-log": "the primary ({subject}) logged nothing about it",
+    "log": "the primary ({subject}) logged only this about it",
     "sources": "trials: {trials}; commits are counted from the clients' logs, states by querying the primary",
     "queries": "queries of the primary's state are {apart_s:table} s apart in the median",
 }

@@ -19,7 +19,7 @@ from howfar.experiments.replication.lab.member import Member, wait_for, wait_for
 from howfar.lab.servers import RunQuery, ServerContext
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.lab.servers.galera_programs import TRANSFER_METHOD, find_provider, transfer_path
-from howfar.model.galera import PACKET, WINDOW, provider_options
+from howfar.services.galera import PACKET, WINDOW, provider_options
 
 PORT = 4567
 """Port on which the nodes communicate with each other."""

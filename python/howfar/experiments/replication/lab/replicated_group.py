@@ -41,6 +41,7 @@ from howfar.experiments.replication.lab import (
 from howfar.experiments.replication.lab.links import FOREVER_MS, Compression, EmulatedReplicationLink
 from howfar.experiments.replication.lab.proof import latency_violation, window_receipt, window_violations
 from howfar.experiments.replication.lab.watch import CommitWatch, LagSample, LagWatch
+from howfar.experiments.replication.records import LagRecord
 from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.receipt import RUN_LIMITS, limits_for_trial
 from howfar.lab.request import ReplicasSpec
@@ -50,7 +51,7 @@ from howfar.lab.servers.program import Program
 from howfar.plan.factor import Level
 from howfar.plan.factors import ORDINARY, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
-from howfar.store.records import LagRecord, Window
+from howfar.store.records import Window
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import CollectedReceipt, LoadFacts, WindowWatch
 from howfar.units import format_duration_ns

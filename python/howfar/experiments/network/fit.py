@@ -7,13 +7,13 @@ comes in batches as it does under load. The time that a single connection takes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
+from howfar.experiments.network.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, EndFacts, reply_sizes, request_sizes
-from howfar.model.queueing import point_at
-from howfar.model.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
+from howfar.model.queueing import nearest_number, point_at
 from howfar.plan.factor import Level
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Part
@@ -273,11 +273,6 @@ def predict(
         worst_error=max(map(abs, errors)) if errors else None,
         plateau_error=tps[top.threads] / top.tps.value - 1 if top in compared else None,
     )
-
-
-def nearest_number(target: int, known: Collection[int]) -> int:
-    """The nearest number of connections, by their ratio."""
-    return min(known, key=lambda number: abs(log(number / target)))
 
 
 def _is_fitted_point(facts: ArmFacts, min_threads: int, top: ArmFacts) -> bool:

@@ -1,0 +1,48 @@
+"""The factor of compressed sessions."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator
+
+from howfar.contract.ping_messages import Compression
+from howfar.plan.factor import Factor, SessionSetting
+from howfar.plan.quantities import refusal
+
+Algorithm = Literal["zlib", "zstd"]
+_PATTERN = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
+
+
+def _check_level(value: Any) -> Any:
+    if isinstance(value, str) and not _PATTERN.fullmatch(value):
+        raise refusal("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
+    return value
+
+
+COMPRESSION: Factor[str] = Factor(
+    "compression",
+    Annotated[str, BeforeValidator(_check_level)],
+    "off",
+    "off",
+    label=lambda level: "uncompressed" if level == "off" else str(level),
+    short_label=lambda level: "none" if level == "off" else str(level),
+    prefers_rows=True,
+    needs_sql="compression is part of MySQL's protocol",
+    hides_protocol=True,
+    saves_bytes=True,
+    moves_limit=True,
+)
+"""Algorithm and level of compression, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
+
+
+def requested_compression(level: str) -> Compression | None:
+    """The compression that a level requests. None: off."""
+    algorithm, _, strength = level.partition("-")
+    if algorithm == "off":
+        return None
+    return Compression(algorithm=cast(Algorithm, algorithm), level=int(strength) if strength else None)
+
+
+SESSION_SETTINGS = (SessionSetting(COMPRESSION, "compression", requested_compression),)
