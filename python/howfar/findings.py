@@ -14,7 +14,7 @@ from pydantic import Field
 
 from howfar.paths import PATHS
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution
+from howfar.stats.intervals import Resolution, noise_floor_text
 from howfar.units import format_duration_ns, spoken_rate
 
 Texts = Mapping[str, str]
@@ -71,9 +71,10 @@ class _Formatter(string.Formatter):
 
     Of a ratio: `slower` (`2.7 times slower`, `16 % faster`), `fewer` of a number, `more` of a quantity. Of others: `n` two significant
     digits or whole numbers from 100 on, `exact` four significant digits, `table` the digits of a table, `count` these without decimals
-    of a whole number, `share` per cent, `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time`
-    nanoseconds as a duration, `rate` bits per second, `of round-trip` a number of things, `of crash crashes` with a plural that is not
-    regular. `{flag:?perhaps }` is that text if the flag is set, else nothing. NaN and infinity are `unknown` in every format.
+    of a whole number, `share` per cent, `upper` per cent of an upper limit, rounded up, `floor` a noise floor, `ms` and `us` with
+    their unit, `time` nanoseconds as a duration, `rate` bits per second, `of round-trip` a number of things, `of crash crashes` with a
+    plural that is not regular. `{flag:?perhaps }` is that text if the flag is set, else nothing. NaN and infinity are `unknown` in
+    every format.
     """
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -136,6 +137,7 @@ _FORMATS = {
     "table": table_number,
     "count": lambda value: f"{value:,.0f}" if value == int(value) else table_number(value),
     "upper": lambda share: f"{math.ceil(round(share * 100, 6))} %",
+    "floor": noise_floor_text,
     "share": lambda share: f"{_number(share * 100)} %",
     "ms": lambda ms: f"{_number(ms)} ms",
     "us": lambda us: f"{_number(us)} µs",

@@ -9,13 +9,15 @@ The rule uses only the CPU time of processes outside howfar, which depends neith
 3. A trial that began quiet and during which programs were busy is void, and measured again in its place in the block; after
    `MAX_REPEATS` repetitions its place stays empty in this block. A trial that did not begin quiet is not repeated, because a
    repetition would probably be no better.
-4. When waits and repeated trials have taken as long as the time budget, there are no more of them.
+4. When waits and repeated trials have taken as long as the time budget, there are no more of them. A run that may not exceed its
+   budget spends a smaller part of it on them, see `runner.stopping.max_lost_ns`.
 
 Trials that were disturbed and not repeated are left out later if they are few, see `store.records.disturbed_trials`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -92,7 +94,7 @@ class ProgramsInTrial:
 
     @property
     def were_busy(self) -> bool:
-        return bool(self.programs) and are_busy(self.programs or ())
+        return are_busy(self.programs or ())
 
     @property
     def why_repeated(self) -> str | None:
@@ -108,6 +110,8 @@ class OtherPrograms:
 
     may_wait = True
     """Whether the next trial waits for them, and is repeated if they disturb it."""
+    time_left_ns: float = math.inf
+    """Maximum time of the next wait, besides `MAX_WAIT_S`."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class OtherPrograms:
             if programs is None:
                 return None
             is_quiet = not are_busy(programs)
-            if is_quiet or waited_ns >= self._max_wait_ns:
+            if is_quiet or waited_ns >= min(self._max_wait_ns, self.time_left_ns):
                 self._max_wait_ns = MAX_WAIT_S * 1e9 if is_quiet else self._max_wait_ns / 2
                 return QuietReceipt(waited_ns=waited_ns, is_quiet=is_quiet)
             began_ns = now_ns if began_ns is None else began_ns

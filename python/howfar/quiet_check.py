@@ -23,7 +23,7 @@ from howfar.analysis.diagnostics import MAX_CPU_SCATTER, MAX_STEAL_SHARE, is_muc
 from howfar.contract.receipt import ProgramUse
 from howfar.findings import Texts, fill, join, note
 from howfar.lab.environment import LoadWatch, machine_facts
-from howfar.lab.programs import MIN_CPUS, ProgramWatch, open_proc
+from howfar.lab.programs import MIN_CPUS, PID_OF_INIT, watching_programs
 from howfar.other_programs import are_busy, program_name
 from howfar.plan.estimate import format_time
 from howfar.plan.load import load_plan
@@ -31,6 +31,7 @@ from howfar.report import document as blocks
 from howfar.report.document import AdviceBlock, Document, what_to_do
 from howfar.stats.estimate import Described
 from howfar.stats.intervals import t_quantile
+from howfar.units import counted
 
 MAX_S = 3.0
 """Maximum duration of a check."""
@@ -47,7 +48,8 @@ _PIECE = bytes(range(256)) * 1600
 _PAUSE_PER_WORK = 9
 """Pause after a round of pieces, relative to their CPU time: the check uses a tenth of a CPU."""
 _MIN_PAUSE_S = 0.02
-_PID_OF_INIT = 1
+_MAX_NAMED = 3
+"""Maximum number of programs that a sentence names."""
 
 
 class Obstacle(StrEnum):
@@ -132,13 +134,14 @@ def measure(seconds: float, sleep: Callable[[float], object] = time.sleep) -> Qu
     """Watch this machine for `seconds`, at most `MAX_S`, and judge it. A true result of `sleep` ends the check."""
     usable = sorted(os.sched_getaffinity(0))
     try:
-        with open_proc() as proc:
-            watch, load, start_s, own_s = ProgramWatch(proc), LoadWatch(), time.monotonic(), time.process_time()
+        with watching_programs() as start_watch:
+            watch, load, start_s, own_s = start_watch(), LoadWatch(), time.monotonic(), time.process_time()
             pieces_ns = time_pieces(usable[:MAX_CPUS], min(seconds, MAX_S), PieceTimer(_do_piece, sleep))
             watched_s, own_s = max(time.monotonic() - start_s, 1e-6), time.process_time() - own_s
-            machine_load, programs = load.finish(), watch.finish()
+            machine_load, programs = load.finish(), None if watch is None else watch.finish()
     finally:
-        os.sched_setaffinity(0, usable)
+        with suppress(OSError):  # where pieces could not change it either
+            os.sched_setaffinity(0, usable)
     return judge(
         QuietReadings(
             watched_s=watched_s,
@@ -298,7 +301,7 @@ def step(check: QuietCheck, is_kept: Callable[[ProgramUse], bool] = lambda _: Fa
     if check.obstacle is None:
         return None
     programs = check.programs or ()
-    to_keep = [program for program in programs if program.pid == _PID_OF_INIT or is_kept(program)]
+    to_keep = [program for program in programs if program.pid == PID_OF_INIT or is_kept(program)]
     to_stop = [program for program in programs if program not in to_keep]
     name: str = check.obstacle
     if name == Obstacle.PROGRAMS and (are_busy(to_keep, check.cpus) or not to_stop):
@@ -332,7 +335,7 @@ def _cause(check: QuietCheck) -> str:
     programs = check.programs or ()
     return fill(
         CAUSES[check.obstacle],
-        programs=join([program.name for program in programs]),
+        programs=_join_few([program.name for program in programs]),
         use=sum(program.cpus for program in programs),
         others=check.others_cpus,
         cpus=check.cpus,
@@ -366,5 +369,12 @@ def _run_figures(run: ExpectedRun) -> dict[str, str | float]:
 
 def _name_use(programs: Sequence[ProgramUse], verb_for_one: str, verb: str) -> str:
     """`cargo (pid 4711) used 0.9`; `cargo (pid 4711) and rustc (pid 4720), which use 1.2`."""
-    names = join([program_name(program) for program in programs])
+    names = _join_few([program_name(program) for program in programs])
     return f"{names}{verb_for_one if len(programs) == 1 else verb} {sum(program.cpus for program in programs):.1f}"
+
+
+def _join_few(names: Sequence[str]) -> str:
+    """All names, or two and the number of others: `a, b and 2 others`."""
+    if len(names) <= _MAX_NAMED:
+        return join(names)
+    return join([*names[: _MAX_NAMED - 1], counted(len(names) - _MAX_NAMED + 1, "other")])

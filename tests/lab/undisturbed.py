@@ -19,7 +19,13 @@ from howfar.lab.environment import LoadWatch
 from howfar.store.records import MachineLoad, Trial
 
 T = TypeVar("T")
-DISTURBANCE_SIGNS = ("was late by", "longer on average", "RTT at rest was", "before the run", "pages from files")
+DISTURBANCE_SIGNS = (
+    "late on the emulated link by",
+    "longer on average",
+    "RTT at rest was",
+    "before the run",
+    "pages from files",
+)
 """Fragments of the reasons for which a busy machine voids a trial."""
 EMPTY_WINDOW = "not one transaction ended in the measured window"
 """A busy machine also causes this in windows of 0.2 s, but so does a server that does not answer. Only for tests of other things."""

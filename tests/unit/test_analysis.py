@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +25,7 @@ from howfar.analysis.advice import Advice, advise
 from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED
 from howfar.analysis.cells import CellSummary, measure_noise_floors, scatter
 from howfar.analysis.diagnostics import MAX_OTHER_PROGRAMS_SHARE, Diagnostic
-from howfar.analysis.link_facts import link_facts
+from howfar.analysis.link_facts import LinkFacts, link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
@@ -586,6 +587,10 @@ def test_a_limit_near_nothing_is_not_written_as_nothing() -> None:
 # ---------------------------------------------------------------- components of the scatter between blocks, where both are known
 
 
+_LINK = LinkFacts(requested_rtt_ns=None, rest_rtt_ns=None, goodput_share=None)
+"""A link of which nothing is known."""
+
+
 def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[list[Trial], list[float]]:
     """Trials whose RTT at rest varies, and ratios that follow it by `share` with other scatter added."""
     chance = random.Random(3)
@@ -602,7 +607,7 @@ def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[li
 @pytest.mark.parametrize(("rtt_sd", "other_sd"), [(0.02, 0.01), (0.002, 0.02), (0.03, 0.001)])
 def test_both_parts_are_found(rtt_sd: float, other_sd: float) -> None:
     trials, ratios = blocks(400, rtt_sd, other_sd, 0.7)
-    found = scatter(trials, judge_ratio(ratios), 0.7)
+    found = scatter(trials, judge_ratio(ratios), 0.7, _LINK)
     assert found is not None and found.blocks == 400
     assert found.rtt == pytest.approx(rtt_sd, rel=0.15)
     assert found.calibration == pytest.approx(0.7 * rtt_sd, rel=0.15)
@@ -612,10 +617,10 @@ def test_both_parts_are_found(rtt_sd: float, other_sd: float) -> None:
 
 def test_an_rtt_that_is_off_in_every_block_is_told_and_from_two_percent_on_warned_of() -> None:
     trials, ratios = blocks(8, 0.0, 0.01, 0.7)
-    found = scatter(trials, judge_ratio(ratios), 0.7, rest_rtt_ns=192_000)
+    found = scatter(trials, judge_ratio(ratios), 0.7, replace(_LINK, requested_rtt_ns=192_000))
     assert found is not None and found.rtt_off == pytest.approx(200 / 192 - 1)
     assert found.shift == pytest.approx(-0.7 * (200 - 192) / 200), "as a share of the measured cycle"
-    unknown = scatter(trials, judge_ratio(ratios), 0.7)
+    unknown = scatter(trials, judge_ratio(ratios), 0.7, _LINK)
     assert unknown is not None and unknown.shift is None
 
 
@@ -635,11 +640,20 @@ def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int
     assert "than requested, which alone makes the figures of remote" in said
 
 
+def test_what_late_packets_do_to_a_figure_is_told() -> None:
+    trials, ratios = blocks(8, 0.0, 0.01, 0.7)
+    stalled = scatter(trials, judge_ratio(ratios), 0.7, replace(_LINK, late_ns=20_000))
+    assert stalled is not None and stalled.late == pytest.approx(-0.7 * 20 / 220)
+    for late_ns in (None, 0, 3_000):
+        on_time = scatter(trials, judge_ratio(ratios), 0.7, replace(_LINK, late_ns=late_ns))
+        assert on_time is not None and on_time.late is None
+
+
 def test_no_link_or_few_blocks_say_nothing() -> None:
     trials, ratios = blocks(3, 0.02, 0.01, 0.7)
-    assert scatter(trials, judge_ratio(ratios), 0.7) is None
+    assert scatter(trials, judge_ratio(ratios), 0.7, _LINK) is None
     without = [trial.model_copy(update={"receipt": TrialReceipt()}) for trial in blocks(8, 0.02, 0.01, 0.7)[0]]
-    assert scatter(without, judge_ratio(blocks(8, 0.02, 0.01, 0.7)[1]), 0.7) is None
+    assert scatter(without, judge_ratio(blocks(8, 0.02, 0.01, 0.7)[1]), 0.7, _LINK) is None
 
 
 # ---------------------------------------------------------------- a limit that was tested and refuted
@@ -702,4 +716,4 @@ def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: 
     assert summary.cpu_scatter is not None and (0.2 < summary.cpu_scatter < 0.3) is warned
     screen = " ".join(terminal.render(summary, 100).split())
     assert ("CPU time of the same work varied" in screen) is warned
-    assert ("(±2" in screen) is warned
+    assert ("varied by ±2" in screen) is warned

@@ -82,7 +82,7 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     assert "because of" not in firm
     disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
     assert certainty(disturbed).startswith(
-        "Poor, because of other work on this machine: everything was measured 8 times, once in each block; "
+        "Poor, because of other work on this machine; everything was measured 8 times, once in each block; "
     )
     doubted = with_doubt(disturbed)
     assert doubted.answer.sentence == doubted.verdict == f"Probably: c{SUMMARY.answer.sentence[1:]}", (
@@ -95,7 +95,7 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     )
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
     unknown = SUMMARY.model_copy(update={"answer": missing, "stop": StopReason.BLOCKS})
-    assert certainty(unknown).startswith("Not at all yet")
+    assert certainty(unknown).startswith("Not yet")
     assert command_for_answer(unknown) == "howfar resume FILE --time-budget 10min" and not command_for_answer(SUMMARY)
     unclear = SUMMARY.answer.findings[0].model_copy(update={"verdict": Resolution.NOT_RESOLVED})
     unsure = SUMMARY.answer.model_copy(update={"findings": (unclear,)})

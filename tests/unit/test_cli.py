@@ -252,7 +252,7 @@ def test_report_formats(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None
     rows = list(csv.DictReader(howfar("report", "a.howfar", "--csv")[1].splitlines()))
     assert len(rows) == 5
     assert howfar("report", "a.howfar", "--md")[1].startswith(
-        "# What do TCP and a second machine cost?\n\npaths, quick"
+        "# What do TCP and a second machine cost, compared with the socket?\n\npaths, quick"
     )
     assert howfar("report", "a.howfar", "--html")[1] == "a.html\n"
     assert howfar("report", "a.howfar", "--html=c.html")[1] == "c.html\n"
@@ -297,7 +297,7 @@ def test_plans_lists_what_and_how_long(howfar: Howfar, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = howfar("plans")
     assert code == 0
-    for word in ("paths", "What do TCP and a second machine cost?", "--full", "5 min   2.0 h"):
+    for word in ("paths", "What do TCP and a second machine cost, ", "--full", "5 min   2.0 h"):
         assert word in out
     assert all(len(line) <= 80 for line in out.splitlines())
     code, out, _ = howfar("plans", "paths")

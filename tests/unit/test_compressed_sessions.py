@@ -7,14 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.made import build
 from tests.shipped import load_shipped
 from tests.unit.fake_lab import FakeStage
 
-from howfar.contract.messages import Compression, UnixTarget
+from howfar.contract.messages import Compression, Receipt, UnixTarget
 from howfar.errors import PlanError
 from howfar.experiments.network import preflight as network_preflight
 from howfar.experiments.network.factors import COMPRESSION, requested_compression
+from howfar.lab.connected_server import session_violations
 from howfar.lab.servers.features import Features
+from howfar.paths import ClientEndpoint
 from howfar.plan.factors import FACTORS, hiding_levels, saves_bytes
 from howfar.plan.load import load_plan
 from howfar.plan.sessions import SessionSpec, session_spec
@@ -58,6 +61,25 @@ def test_the_engine_is_asked_for_it() -> None:
 
     assert session() is None and session(compression="off") is None
     assert session(compression="zstd-9") == Compression(algorithm="zstd", level=9)
+
+
+@pytest.mark.parametrize(
+    ("level", "obtained", "expected"),
+    [
+        ("off", None, None),
+        ("zstd-3", "zstd", None),
+        ("zstd-3", None, "the session was compressed by nothing, expected by zstd"),
+        ("zlib", "zstd", "the session was compressed by zstd, expected by zlib"),
+        ("off", "zlib", "the session was compressed by zlib, expected by nothing"),
+    ],
+)
+def test_a_session_is_compressed_as_its_cell_says_whatever_the_job_requested(
+    level: str, obtained: str | None, expected: str | None
+) -> None:
+    endpoint = ClientEndpoint(socket="/s", peer_pid=7)
+    session = build(Receipt, address_family="unix", peer_address="/s", peer_pid=7, compression=obtained)
+    violations = session_violations(endpoint, session, session_spec({"path": "socket", "compression": level}))
+    assert violations == (() if expected is None else (expected,))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from howfar.experiments.registry import experiment_of, render_in_terminal, summa
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.report.certainty import TEXTS as CERTAINTY
 from howfar.report.certainty import certainty
 from howfar.report.figures import resolution_text
 from howfar.runner.observer import Observer
@@ -262,7 +261,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    assert certainty(summary).startswith("Poor: ") and CERTAINTY["very-wide"] in certainty(summary)
+    assert certainty(summary).startswith("Poor: ") and "may make anything from " in certainty(summary)
     assert certainty(summary) in " ".join(render_in_terminal(summary, 400, False, True, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):

@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import conducted, fakes
+from tests.made import build_run, build_trial
+from tests.unit.fake_lab import COUNTED, conducted, fake_info, fakes
 
 from howfar import other_programs
 from howfar.analysis.disturbance import find_unused
-from howfar.contract.receipt import ProgramUse
+from howfar.contract.messages import LoadJob
+from howfar.contract.receipt import ProgramUse, QuietReceipt, TrialReceipt
+from howfar.experiments import registry
 from howfar.other_programs import (
     MAX_LOST_SHARE,
     MAX_QUIET_SHARE,
@@ -24,16 +27,27 @@ from howfar.other_programs import (
     are_busy,
     busiest,
 )
-from howfar.runner.stopping import lost_ns
+from howfar.plan.cells import block_order
+from howfar.plan.load import Override, load_plan
+from howfar.report.certainty import certainty
+from howfar.runner import stopping
+from howfar.runner.run import execute_run
+from howfar.runner.stopping import blocks_done, lost_ns, remaining_slots
 from howfar.store.records import (
     MAX_DISTURBED_SHARE,
+    Arm,
+    ArmRole,
     Run,
+    StopReason,
     Trial,
     TrialStatus,
+    compared_part,
     disturbed_trials,
     is_repeated,
     left_out_trials,
+    plan_part,
 )
+from howfar.store.run_file import RunFile, create, read_run
 
 CARGO = ProgramUse(name="cargo", pid=4711, cpus=1.0)
 QUIET, BUSY = (), (CARGO,)
@@ -159,6 +173,17 @@ def test_a_disturbed_trial_is_measured_again_in_its_place(tmp_path: Path, monkey
     assert unused is not None
     assert (unused.repeated, unused.left_out, unused.of) == (2, 0, len(run.trials))
     assert [(program.name, program.pids, program.trials) for program in unused.programs] == [("cargo", (4711,), 2)]
+    assert f"in 2 of {len(run.trials)} trials, which were measured again" in certainty(registry.summarise(run))
+
+
+def test_the_report_names_the_program_of_a_single_disturbed_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_beside(tmp_path, monkeypatch, [QUIET, BUSY])
+    assert f"in 1 of {len(run.trials)} trials, which was measured again" in certainty(registry.summarise(run))
+    monkeypatch.setattr(other_programs, "MAX_WAIT_S", 0.0)
+    run = run_beside(tmp_path / "left-out", monkeypatch, [], [BUSY, BUSY])
+    assert f"in 1 of {len(run.trials)} trials, which does not count" in certainty(registry.summarise(run))
 
 
 def test_a_place_stays_empty_after_several_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +192,31 @@ def test_a_place_stays_empty_after_several_repetitions(tmp_path: Path, monkeypat
     assert len(at_place) == MAX_REPEATS + 1
     assert all(map(is_repeated, at_place))
     assert (0, 0, 2) in places(run), "the block goes on"
+    unused = find_unused(run)
+    assert unused is not None
+    assert (unused.repeated, unused.left_out) == (MAX_REPEATS, 1), "the last one was not measured again"
+
+
+def test_a_resumed_run_goes_on_with_the_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(job: LoadJob) -> None:
+        if len(engine.jobs) == 3:
+            raise Killed
+
+    laboratory, engine, instruments = fakes()
+    engine.before = kill
+    monkeypatch.setattr(other_programs, "Waiting", lambda: Waiting(lambda seconds: None, laboratory.clock))
+    path, programs = tmp_path / "a.howfar", ScriptedWatch([QUIET, QUIET, QUIET, BUSY])
+    with create(path, fake_info()) as file, pytest.raises(Killed):
+        execute_run(file, laboratory, laboratory.clock(), replace(instruments, programs=programs))
+    laboratory, _, instruments = fakes()
+    with RunFile(path) as file:
+        execute_run(file, laboratory, laboratory.clock(), instruments)
+    disturbed, again = read_run(path).trials[1:3]
+    assert is_repeated(disturbed) and again.arm == disturbed.arm
+    assert (again.block, again.attempt, again.position, again.repetition) == (0, 0, 1, 1)
 
 
 def test_the_time_for_other_programs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,3 +267,115 @@ def test_a_disturbed_trial_is_repeated_whatever_else_went_wrong(
     assert run.trials[1].void_reason is not None
     assert "cargo" in run.trials[1].void_reason and "the link to client was late" in run.trials[1].void_reason
     assert all(trial.attempt == 0 for trial in run.trials), "the block goes on"
+
+
+# ---------------------------------------------------------------- the time budget
+
+
+def run_with_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Sequence[tuple[ProgramUse, ...]]) -> Run:
+    """A run of at most 75 s, of which 7.5 s are for the report; a trial takes 5.5 s."""
+    laboratory, _, instruments = fakes()
+
+    def sleep(seconds: float) -> None:
+        laboratory.clock.now_ns += round(seconds * 1e9)
+
+    monkeypatch.setattr(other_programs, "Waiting", lambda: Waiting(sleep, laboratory.clock))
+    loaded = load_plan("paths", True, [*COUNTED, Override("", ("timing", "time_budget"), "75s")])
+    watched_instruments = replace(instruments, programs=ScriptedWatch(script))
+    return conducted(tmp_path / "a.howfar", laboratory, watched_instruments, fake_info(loaded=loaded))
+
+
+def test_a_strict_budget_is_not_spent_on_repetitions_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with_budget(tmp_path, monkeypatch, [QUIET, BUSY] * 500)
+    counted = [trial for trial in run.trials if trial.status is TrialStatus.OK]
+    assert len(counted) == 4, "the places of a block but the first, which four repetitions left empty"
+
+
+def test_a_wait_ends_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tenth trial begins after 49.5 s, so it may wait for 75 - 7.5 - 49.5 - 5.5 = 12.5 s."""
+    run = run_with_budget(tmp_path, monkeypatch, [QUIET, QUIET] * 9 + [BUSY] * 1000)
+    last = run.trials[-1].receipt.quiet
+    assert len(run.trials) == 10 and last is not None
+    assert 10 < last.waited_ns / 1e9 < 13
+    assert (run.trials[-1].ended_unix_ns - run.trials[0].started_unix_ns) / 1e9 < 75 - 7.5 + 1
+
+
+# ---------------------------------------------------------------- what is left out
+
+
+def made_run(disturbed: frozenset[int], trials: int) -> Run:
+    """A run with blocks of a baseline, a contender and a control. `disturbed`: numbers of the trials that did not begin quiet."""
+    roles = {"a": ArmRole.BASELINE, "b": ArmRole.CONTENDER, "c": ArmRole.CONTROL}
+    arms = [Arm(name=name, role=role, factors={"path": "tcp", "threads": 1}) for name, role in roles.items()]
+    made = [
+        build_trial(
+            number,
+            block_order(1, number // 3, tuple(roles))[number % 3],
+            block=number // 3,
+            position=number % 3,
+            receipt=TrialReceipt(
+                quiet=QuietReceipt(waited_ns=0, is_quiet=False, is_disturbed=number in disturbed), programs=BUSY
+            ),
+        )
+        for number in range(trials)
+    ]
+    return build_run("paths", arms, made, StopReason.TIME, whole_blocks=True)
+
+
+def test_all_parts_of_a_run_leave_out_the_same_trials() -> None:
+    """Half of all trials are disturbed, and a quarter of those of the arms that are compared."""
+    quiet = made_run(frozenset(), 12)
+    controls = [trial.number for trial in quiet.trials if trial.arm == "c"]
+    others = [trial.number for trial in quiet.trials if trial.arm != "c"]
+    run = made_run(frozenset([*controls, *others[:2]]), 12)
+    assert not left_out_trials(run)
+    few = made_run(frozenset(others[:2]), 12)
+    for whole, used in ((run, others), (few, others[2:])):
+        for part in (compared_part(plan_part(whole)), plan_part(compared_part(whole))):
+            assert [trial.number for trial in part.trials] == used
+
+
+def test_the_trials_of_a_block_do_not_change_which_arms_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three trials of the first block is disturbed, which is few; with the next trial, they are two of four."""
+    seen: list[list[int]] = []
+
+    def paused_arms(part: Run, block: int, target: float) -> frozenset[str]:
+        seen.append([trial.number for trial in part.trials if trial.block < block])
+        return frozenset()
+
+    monkeypatch.setattr(stopping, "paused_arms", paused_arms)
+    for trials in (3, 4):
+        assert [slot.position for slot in remaining_slots(made_run(frozenset({1, 3}), trials), 1, 0.05)] == [
+            *range(trials - 3, 3)
+        ]
+    assert seen == [[0, 2], [0, 2]]
+
+
+def test_a_block_whose_trials_are_all_left_out_is_done() -> None:
+    run = made_run(frozenset({9, 10, 11}), 12)
+    assert left_out_trials(run) == {9, 10, 11}
+    assert blocks_done(run, 0.05) == 4
+
+
+def test_trials_that_are_left_out_because_of_programs_are_no_void_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laboratory, _, instruments = fakes()
+    laboratory.trouble = lambda path, number: ("the link to client was late",) if number == 20 else ()
+    monkeypatch.setattr(other_programs, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(other_programs, "Waiting", lambda: Waiting(lambda seconds: None, laboratory.clock))
+    instruments = replace(instruments, programs=ScriptedWatch([BUSY, BUSY] * 3))
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
+    summary = registry.summarise(run)
+    assert disturbed_trials(run) and summary.void_trials == 1
+    assert summary.void_rate == pytest.approx(1 / len(run.trials))
+
+
+def test_excluded_trials_whose_effect_is_given_are_those_of_void_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_programs, "MAX_WAIT_S", 0.0)
+    run = run_beside(tmp_path, monkeypatch, [], [BUSY, BUSY] * 3)
+    summary = registry.summarise(run)
+    assert summary.unused is not None and summary.unused.left_out == 3
+    assert summary.void_shift is None and summary.void_ratio_shift is None

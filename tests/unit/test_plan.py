@@ -27,7 +27,7 @@ from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, estimate_cost
 from howfar.plan.factors import SESSION_SETTINGS
-from howfar.plan.fitting import check_rows, describe_unresumed_sessions, with_rows, without_levels
+from howfar.plan.fitting import check_rows, describe_lost_levels, describe_unresumed_sessions, with_rows, without_levels
 from howfar.plan.kinds import Keys
 from howfar.plan.load import Override, load_plan, shipped_plans
 from howfar.plan.sessions import SessionSpec, session_spec
@@ -537,3 +537,23 @@ def test_replies_that_are_too_long_at_once_are_refused_before_anything_is_made()
     long = keys.model_copy(update={"keys": Keys(value_bytes=1_000_000, pipeline=1000)})
     with pytest.raises(PlanError, match="64 MiB"):
         check_workload(long)
+
+
+@pytest.mark.parametrize(
+    ("measured", "quick", "notes"),
+    [
+        (("socket", "tcp"), False, ("left out: path remote",)),
+        (("socket",), True, ("left out: path tcp",)),
+        (("socket", "tcp"), True, ()),
+        (("socket", "other"), False, ()),
+        ((), False, ()),
+    ],
+)
+def test_levels_that_a_plan_names_and_a_run_lacks_are_noted(
+    measured: tuple[str, ...], quick: bool, notes: tuple[str, ...]
+) -> None:
+    text = (
+        '[factors]\npath = ["socket", "tcp", "remote"]\nthreads = [1, 2]\n[quick.factors]\npath = ["socket", "tcp"]\n'
+    )
+    assert describe_lost_levels(text, quick, {"path": measured, "threads": (1,)}) == notes
+    assert describe_lost_levels("not TOML", quick, {"path": measured}) == ()

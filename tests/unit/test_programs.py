@@ -19,6 +19,7 @@ from howfar.lab.programs import (
     ticks_by_program,
     watching_programs,
 )
+from howfar.other_programs import are_busy
 
 INIT = {1: Process("init", 0, 0, 5), 2: Process("kthreadd", 0, 0, 0), 9: Process("howfar", 1, 3, 40)}
 
@@ -64,6 +65,35 @@ def test_what_a_process_had_used_before_it_ended_in_the_window_is_not_its_parent
 def test_a_pid_that_is_used_again_is_another_program() -> None:
     before, after = {**INIT, 20: Process("old", 1, 7, 400)}, {**INIT, 20: Process("new", 1, 99, 30)}
     assert ticks_by_program(before, after, own=9) == {(20, "new"): 30}
+
+
+def test_what_an_ended_process_had_used_is_not_taken_from_the_parent_of_the_next_with_its_pid() -> None:
+    before = {**INIT, 20: Process("old", 1, 7, 400), 30: Process("make", 1, 7, 100)}
+    after = {**INIT, 20: Process("cc", 30, 99, 5), 30: Process("make", 1, 7, 160)}
+    assert ticks_by_program(before, after, own=9) == {(20, "cc"): 5, (30, "make"): 60}
+
+
+def test_a_proc_that_hides_the_processes_of_others_shows_no_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mount option hidepid hides the first process too."""
+    read = programs._read_process
+    monkeypatch.setattr(
+        programs, "_read_process", lambda path, folder: None if path == "1/stat" else read(path, folder)
+    )
+    with watching_programs() as start_watch:
+        watch = start_watch()
+        assert watch is not None and watch.finish() is None
+
+
+def test_many_programs_are_busy_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five programs that use 0.08 of 8 CPUs each use as much as the limit, 0.4; three of them are below it."""
+    running = {pid: Process(f"program{pid}", 1, 7, 0) for pid in range(30, 36)}
+    watch = ProgramWatch()
+    watch._before, watch._start_s, watch._own_pid = {**INIT, **running}, 0.0, 9
+    after = {**INIT, **{pid: process._replace(ticks=8) for pid, process in running.items()}}
+    monkeypatch.setattr(watch, "processes", lambda: after)
+    monkeypatch.setattr("howfar.lab.programs.time.monotonic", lambda: 1.0)
+    named = watch.finish()
+    assert named is not None and are_busy(named, 8) and not are_busy(named[:3], 8)
 
 
 def test_the_processes_outside_are_seen_through_the_descriptor_that_is_passed_on(

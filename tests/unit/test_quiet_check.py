@@ -81,6 +81,14 @@ def test_programs_that_must_run_are_not_stopped() -> None:
     assert "another machine" in action(replace(QUIET, programs=(init,)))
 
 
+def test_of_many_programs_the_first_are_named() -> None:
+    many = tuple(ProgramUse(name=f"make{pid}", pid=pid, cpus=0.2) for pid in range(11, 16))
+    assert "make11 (pid 11), make12 (pid 12) and 3 others, which use 1.0 of 2 CPUs" in action(
+        replace(QUIET, programs=many)
+    )
+    is_short(quiet_check.answer(judge(replace(QUIET, programs=many))))
+
+
 def test_a_program_below_the_limit_of_a_run_is_no_obstacle() -> None:
     limit = MAX_QUIET_SHARE * QUIET.cpus
     for cpus, obstacle in ((limit, None), (limit + 0.01, Obstacle.PROGRAMS)):
@@ -170,3 +178,17 @@ def test_a_real_check_names_what_it_sees_and_restores_the_cpus() -> None:
     check = quiet_check.measure(0.2, lambda seconds: True)
     assert os.sched_getaffinity(0) == usable and check.pieces == min(len(usable), quiet_check.MAX_CPUS)
     assert check.cpus == os.cpu_count() and check.programs is not None
+
+
+def test_a_check_in_a_laboratorys_shell_sees_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOWFAR_SANDBOX", "1")
+    assert quiet_check.measure(0.1, lambda seconds: True).programs is None
+
+
+def test_a_check_whose_cpu_must_not_be_chosen_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, cpus: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    check = quiet_check.measure(0.1, lambda seconds: True)
+    assert check.speed_scatter is None and check.quick is None and check.programs is not None

@@ -86,6 +86,7 @@ def test_a_span_too_short_to_tell_and_programs_that_cannot_be_seen_are_no_distur
     short = recorded_beside([BUSY], span_s=0.05)
     assert short is not None and not short.busy
     assert recorded_beside([None]) is None
+    assert recorded_beside([QUIET, None]) is None, "the rest of the recording is not quiet, but unknown"
 
 
 def busy_from(begun_ns: int, ended_ns: int, are_others: bool = True) -> RecordedPrograms:

@@ -227,6 +227,18 @@ def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
     assert "4 x the link was late by 1.2ms (p99) (figures vary)" in line and "7.5" not in line
 
 
+def test_late_packets_are_named_alike_in_old_and_new_files() -> None:
+    late = (
+        "replica1: the link to client was late by 1.2ms (p99)",
+        "replica1: packets to the client were late on the emulated link by 3ms (p99)",
+    )
+    found = summary("bandwidth").model_copy(update={"void_trials": 2, "void_reasons": dict.fromkeys(late, 1)})
+    assert "2 x replica1: packets to the client were late on the emulated link by 1.2ms (p99)" in figures.void_line(
+        found
+    )
+    assert figures.void_cause(found) == "packets to the client were late on the emulated link"
+
+
 def test_what_if_nothing_changes_then_nothing_changes() -> None:
     """For a model that is a quarter below the measurement, the report says so once, and not for every change."""
     whole = summary("bandwidth")

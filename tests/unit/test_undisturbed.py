@@ -20,7 +20,10 @@ from tests.lab.undisturbed import (
 
 from howfar.store.records import Trial, TrialStatus
 
-LATE = "the link to client was late by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the emulator was stopped"
+LATE = (
+    "packets to the client were late on the emulated link by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the "
+    "emulator was stopped"
+)
 LONG = (
     "the link made each round trip 18us longer on average (allowed 8us, 2% of a round trip): the machine was too busy"
 )
@@ -88,7 +91,7 @@ def test_patience_is_of_all_trials_together() -> None:
 
 def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -> None:
     skip_if_disturbed(None, PLAIN)
-    with pytest.raises(pytest.skip.Exception, match="late by"):
+    with pytest.raises(pytest.skip.Exception, match="late on the emulated link by"):
         skip_if_disturbed(None, LATE)
 
 

@@ -167,10 +167,10 @@ def _reason(step: Advice) -> str:
     return note(texts.REASONS["blocks-at-most"], **step.parameters) if "worst" in step.parameters else step.because
 
 
-def advise_full_plan(command: Sequence[str]) -> Advice:
-    """For a quick run, which `command` repeats, without any other advice."""
+def advise_full_plan(command: Sequence[str], is_busy: bool = False) -> Advice:
+    """For a quick run, which `command` repeats, without any other advice. `is_busy`: whether other work is a reason to doubt it."""
     full = shlex.join(full_command(command))
-    return _make_advice("full-plan", [], {"command": full}, (full,))
+    return _make_advice("full-plan", [], {"command": full, "busy": int(is_busy)}, (full,))
 
 
 def full_command(command: Sequence[str]) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ ACTIONS: Texts = {
     # About the run.
     "repeat-disturbed": "stop other programs{named} and run this again",
     "repeat-elsewhere": "run this again when this machine, or another one, is quiet",
-    "full-plan": "for a firmer answer, run the full plan",
+    "full-plan": "for a firmer answer, {busy:?first stop other work, then }run the full plan",
     "enough-blocks": "run longer: an answer needs {needed} blocks, each of which measures everything once",
     "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine: some differences are too close to call",
     "quieter-machine": "measure on a quieter machine: some differences are too close to call",

@@ -13,14 +13,14 @@ from pydantic import PlainSerializer
 from howfar.analysis import diagnostics
 from howfar.analysis.controls import SAME_OTHER_KIND, SAME_OVER_LINK, Control
 from howfar.analysis.diagnostics import Diagnostic
-from howfar.analysis.link_facts import link_facts, numeric_level
+from howfar.analysis.link_facts import LinkFacts, link_facts, numeric_level
 from howfar.analysis.published import Published, find_published
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt import MEAN_MAX_SHARE, TrialReceipt
 from howfar.plan.factor import Level
 from howfar.plan.factors import has_fault, offered_per_s, scatter_kind, waits_for_link
 from howfar.plan.kinds import QUERY
@@ -299,10 +299,10 @@ def summarise_cell(
     paired_arm = reference if is_baseline else table.compared_reference(arm)
     ratio = IDENTITY if is_baseline else judgement.reported if judgement else None
     cpu_ratio = None if has_outage else _ratio_to_reference(table, arm, table.path_cpu_us)
-    scatter_parts = scatter(all_trials, judgement, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
-    warnings = diagnostics.arm_warnings(
-        trials, link, scatter_parts.shift if scatter_parts else None, is_engine_load=not is_composite
-    )
+    scatter_parts = scatter(all_trials, judgement, part_us(cycle, ROUND_TRIPS) / cycle.us, link)
+    shifts = (scatter_parts.shift, scatter_parts.late) if scatter_parts else ()
+    shift = sum(part for part in shifts if part is not None)
+    warnings = diagnostics.arm_warnings(trials, link, shift, is_engine_load=not is_composite)
     warnings += diagnostics.ratio_warnings(judgement, floors.target) if judgement else []
     return CellSummary(
         factors=arm.factors,
@@ -443,16 +443,18 @@ class Scatter(Part):
     """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None if unknown."""
     shift: float | None = None
     """Relative change of the figure due to `rtt_off`. Interval and controls refer to the link's actual RTT, not the requested one."""
+    late: float | None = None
+    """Relative change of the figure due to late packets. None if unknown, or if they lengthen the RTT by at most 2 %."""
 
 
 def scatter(
     trials: Sequence[Trial],
     judgement: RatioJudgement | None,
     round_trips_share: float,
-    rest_rtt_ns: float | None = None,
+    link: LinkFacts,
 ) -> Scatter | None:
     """Scatter of an arm's good trials. None without a link, or with too few blocks. `round_trips_share`: share of round trips in the
-    cycle. `rest_rtt_ns`: expected RTT of a ping over the requested link; None if no RTT was requested."""
+    cycle."""
     rtts_ns = {
         trial.block: rtt_ns
         for trial in trials
@@ -461,7 +463,8 @@ def scatter(
     if judgement is None or judgement.sd_log is None or len(rtts_ns) < MIN_BLOCKS:
         return None
     mean_ns = fmean(rtts_ns.values())
-    rtt_off = None if rest_rtt_ns is None else mean_ns / rest_rtt_ns - 1
+    rtt_off = None if link.emulated_rtt_ns is None else mean_ns / link.emulated_rtt_ns - 1
+    late = None if link.late_ns is None else link.late_ns / (mean_ns + link.late_ns)
     rtt_scatter = stdev(rtts_ns.values()) / mean_ns
     calibration = min(round_trips_share * rtt_scatter, judgement.sd_log)
     remaining = max(judgement.sd_log**2 - calibration**2, 0.0) ** 0.5
@@ -473,4 +476,5 @@ def scatter(
         rtt=rtt_scatter,
         rtt_off=rtt_off,
         shift=None if rtt_off is None else -round_trips_share * rtt_off / (1 + rtt_off),
+        late=None if late is None or late <= MEAN_MAX_SHARE else -round_trips_share * late,
     )

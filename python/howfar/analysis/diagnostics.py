@@ -147,16 +147,16 @@ def ratio_warnings(judgement: RatioJudgement, target: float) -> list[Diagnostic]
 
 
 def arm_warnings(
-    trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_engine_load: bool
+    trials: Sequence[Measured], link: LinkFacts, shift: float, *, is_engine_load: bool
 ) -> list[Diagnostic]:
-    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT; `is_engine_load`: whether our engine makes
-    all load."""
+    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT and late packets; `is_engine_load`: whether
+    our engine makes all load."""
     warnings = []
     if is_unsteady(trials):
         warnings.append(Diagnostic.NOT_STEADY)
     if is_engine_load and is_client_limited(trials):
         warnings.append(Diagnostic.CLIENT_LIMITED)
-    if not link.is_as_requested or abs(shift or 0.0) > MIN_REPORTED_SHIFT:
+    if not link.is_as_requested or abs(shift) > MIN_REPORTED_SHIFT:
         warnings.append(Diagnostic.LINK_NOT_AS_REQUESTED)
     return warnings
 
@@ -188,10 +188,10 @@ MEANINGS = {
     ),
     Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
     Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
-    Diagnostic.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
+    Diagnostic.BUSY_MACHINE: "other work kept this machine busy during the run",
     Diagnostic.UNEVEN_CPUS: (
-        "the CPU time of the same work varied between trials, which widens all intervals; other guests of the host or "
-        "the clock frequency may be the cause"
+        "the CPU time of the same work varied{scatter:? by ±{scatter}} between trials, which widens all intervals"
+        "{guess:?; other guests of the host or the clock frequency may be the cause}"
     ),
     Diagnostic.WIDE_INTERVAL: "wider than requested; more trials would narrow it",
     Diagnostic.FEW_BLOCKS: f"measured fewer than {FEW_BLOCKS} times, so intervals may be too narrow",
@@ -208,7 +208,8 @@ MEANINGS = {
         "of the link that are no larger than this one"
     ),
 }
-"""Warnings as clauses, for every report."""
+"""Warnings as clauses, for every report. `scatter`: relative standard deviation of CPU times, if known; `guess`: whether its cause is
+unknown."""
 
 
 def baseline_spread(table: TrialTable) -> Spread | None:

@@ -92,21 +92,26 @@ class UnusedTrials(Part):
 def find_unused(run: Run) -> UnusedTrials | None:
     """Find the trials that do not count because of other programs. None: there are none, and no trial waited for long."""
     numbers = disturbed_trials(run)
-    repeated = [trial for trial in run.trials if is_repeated(trial)]
-    left_out = [trial for trial in run.trials if trial.number in numbers]
+    disturbed = [trial for trial in run.trials if is_repeated(trial) or trial.number in numbers]
+    places = {_place(trial) for trial in run.trials}
+    repeated = sum(_place(trial, repetition=trial.repetition + 1) in places for trial in disturbed)
     waited_s = sum(trial.receipt.quiet.waited_ns for trial in run.trials if trial.receipt.quiet is not None) / 1e9
-    if not repeated and not left_out and waited_s < MIN_WAITED_S:
+    if not disturbed and waited_s < MIN_WAITED_S:
         return None
-    disturbed = (*repeated, *left_out)
     others_cpus = sum(program.cpus for trial in disturbed for program in trial.receipt.programs or ())
     return UnusedTrials(
-        repeated=len(repeated),
-        left_out=len(left_out),
+        repeated=repeated,
+        left_out=len(disturbed) - repeated,
         of=len(run.trials),
         waited_s=waited_s,
         machine_cpus=run.info.environment.cpu_count,
         programs=_programs(disturbed, others_cpus),
     )
+
+
+def _place(trial: Trial, repetition: int | None = None) -> tuple[int, int, int, int]:
+    """The place of a trial in its run, or that of another `repetition` of it."""
+    return trial.block, trial.position, trial.attempt, trial.repetition if repetition is None else repetition
 
 
 def find_disturbance(

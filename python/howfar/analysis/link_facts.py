@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from howfar.contract.receipt import LinkReceipt, TrialReceipt
 from howfar.plan.factor import Level
@@ -30,6 +30,8 @@ class LinkFacts:
     hosts_rtt_ns: float | None = None
     """Part of the RTT that is spent in the hosts, as calibrated: twice what the emulator subtracts from the delay of each
     direction. None if unknown."""
+    late_ns: float | None = None
+    """How much late packets lengthened a round trip under load; the mean over trials. None if unknown."""
     is_real: bool = False
     """Whether the link is a real one, between the user's own hosts."""
 
@@ -76,12 +78,14 @@ def link_facts(factors: Mapping[str, Level], receipts: Sequence[TrialReceipt]) -
     if not links:
         return LinkFacts(None, None, None)
     measured = [rtt_ns for link in links if (rtt_ns := link.rest_rtt_ns) is not None]
+    late_ns = [late for link in links if link.counters is not None and (late := link.counters.late_ns) is not None]
     host_times_ns = [time_ns for link in links if (time_ns := link.compensate_ns) is not None]
     return LinkFacts(
         requested_rtt_ns=numeric_level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
         ping_rtt_ns=next((rtt_ns for link in links if (rtt_ns := link.expected_rtt_ns) is not None), None),
         hosts_rtt_ns=2 * median(host_times_ns) if host_times_ns else None,
+        late_ns=fmean(late_ns) if late_ns else None,
         is_real=any(link.real for link in links),
         goodput_share=next((share for link in links if (share := _goodput_share(link)) is not None), None),
     )

@@ -46,6 +46,7 @@ from howfar.findings import Finding, Texts
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.factor import Level
+from howfar.plan.fitting import describe_lost_levels
 from howfar.plan.types import StoredPlan
 from howfar.plan.workload import WORKLOADS, Unit, Workload
 from howfar.slices import collect
@@ -58,6 +59,7 @@ from howfar.store.records import (
     ArmRole,
     Measured,
     Run,
+    RunInfo,
     Trial,
     TrialStatus,
     compared_part,
@@ -190,6 +192,11 @@ class Summary(Part):
     """Trials that count, controls included. None: an older summary."""
     left_out_trials: int = 0
     """Good trials that do not count, because another trial of the same attempt at a block was void."""
+    missing_trials: int = 0
+    """Places in blocks in which each trial was void."""
+    missing_s: float | None = None
+    """Seconds in which this run would measure the blocks that an answer lacks, at its own pace, void trials included. None: there is
+    an answer, or the run has no block."""
     void_shift: float | None = None
     """Largest relative change of a cell's mean if its excluded trials (void, or in a block with a void one) had counted. None: none
     of these trials has a rate."""
@@ -219,6 +226,8 @@ class Summary(Part):
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]
     unmeasured: tuple[Unmeasured, ...]
+    lost_levels: tuple[str, ...] = ()
+    """Levels that the plan names and that an older run lacks, of which `environment` has no note."""
     trials: tuple[TrialPoint, ...]
     environment: Annotated[RunEnvironment, PlainSerializer(RunEnvironment.as_json)]
     warnings: tuple[Diagnostic, ...]
@@ -312,7 +321,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Compute the answer of a run. The same run gives the same summary on any machine. The verdict is that of the first experiment
     that has one."""
     confirmed, plan_run = confirmation_part(run), plan_part(run)
-    left_out_count = len(left_out_trials(run) - disturbed_trials(run))
+    left_out, disturbed = left_out_trials(run), disturbed_trials(run)
     measured, table = run, trial_table(run := compared_part(plan_run))
     floors = cell_figures.measure_noise_floors(trial_table(plan_run), run_controls := controls(plan_run))
     paused = saturated_arms(run, floors.target)
@@ -332,10 +341,13 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     if advice is None and not answer.is_missing:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids, repeated = sum(map(ends_attempt, plan_run.trials)), sum(map(is_repeated, plan_run.trials))
+    undisturbed = [trial for trial in measured.trials if not is_repeated(trial) and trial.number not in disturbed]
     machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
     disturbance = find_disturbance(
         table, floors, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table
     )
+    warnings = tuple(_session_warnings(run, machine, floors, run_controls, bool(shown_spoiled_blocks(measured))))
+    is_busy = Diagnostic.BUSY_MACHINE in warnings
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -357,11 +369,13 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
-        void_rate=voids / (len(plan_run.trials) + left_out_count) if plan_run.trials else None,
+        void_rate=voids / (len(plan_run.trials) + len(left_out)) if plan_run.trials else None,
         good_trials=len(plan_run.trials) - voids - repeated,
-        left_out_trials=left_out_count,
-        void_shift=_void_shift(measured, table),
-        void_ratio_shift=_void_ratio_shift(measured, table),
+        left_out_trials=len(left_out - disturbed),
+        missing_trials=_count_missing(plan_run),
+        missing_s=_missing_s(measured, table.blocks),
+        void_shift=_void_shift(undisturbed, table),
+        void_ratio_shift=_void_ratio_shift(undisturbed, table),
         idle=idle_states(run),
         hosts=summarise_hosts(run, table),
         controls=run_controls,
@@ -374,22 +388,51 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         cpu_scatter=machine.cpu_scatter,
         answer=answer,
         verdict=answer.sentence,
-        advice=() if answer.is_missing else _all_advice(run, disturbance, advice or ()),
+        advice=() if answer.is_missing else _all_advice(run, disturbance, advice or (), is_busy),
         cells=mark_refuted_limits(cells, confirmation_results),
+        lost_levels=_lost_levels(measured.info),
         unmeasured=tuple(_unmeasured(run, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, machine, floors, run_controls, bool(shown_spoiled_blocks(measured)))),
+        warnings=warnings,
         confirmations=confirmation_results,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
     )
 
 
-def _all_advice(run: Run, disturbance: Disturbance | None, advice: Sequence[Advice]) -> tuple[Advice, ...]:
-    """The advice of the experiment, after that to repeat a disturbed run. A quick run never ends without advice."""
+def _lost_levels(info: RunInfo) -> tuple[str, ...]:
+    """Notes on the levels of the plan that were not measured, where neither an option nor another note says why."""
+    notes = describe_lost_levels(info.plan_toml, info.quick, info.stored_plan.factors or {})
+    known = info.environment.not_as_requested
+    return tuple(
+        note
+        for note in notes
+        if f"--{note.split()[2]}" not in info.command and not any(other.startswith(note) for other in known)
+    )
+
+
+def _count_missing(run: Run) -> int:
+    """Number of places in blocks in which each trial was void."""
+    good = {(trial.arm, trial.block) for trial in run.trials if trial.status is TrialStatus.OK}
+    return len({(trial.arm, trial.block) for trial in filter(ends_attempt, run.trials)} - good)
+
+
+def _missing_s(run: Run, blocks: int) -> float | None:
+    """Seconds in which a run with so many blocks would measure those that an answer lacks. None: it lacks none, or has no block."""
+    if not 0 < blocks < MIN_BLOCKS:
+        return None
+    took_s = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials) / 1e9
+    return took_s / blocks * (MIN_BLOCKS - blocks)
+
+
+def _all_advice(
+    run: Run, disturbance: Disturbance | None, advice: Sequence[Advice], is_busy: bool = False
+) -> tuple[Advice, ...]:
+    """The advice of the experiment, after that to repeat a disturbed run. A quick run never ends without advice. `is_busy`: whether
+    other work is a reason to doubt it."""
     found = one_of_each_kind((*advise_on_run(disturbance, shlex.join(run.info.command)), *advice))
-    return found or ((advise_full_plan(run.info.command),) if run.info.quick else ())
+    return found or ((advise_full_plan(run.info.command, is_busy),) if run.info.quick else ())
 
 
 def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Analysis]) -> Answer:
@@ -462,25 +505,23 @@ def _unmeasured(run: Run, arm: Arm) -> Unmeasured:
     return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=len(trials), reasons=_count_void_reasons(trials))
 
 
-def _void_shift(full_run: Run, table: TrialTable) -> float | None:
-    """Largest shift of an arm's geometric mean by trials that were excluded: void ones, and good ones of blocks with a void one."""
+def _void_shift(trials: Sequence[Trial], table: TrialTable) -> float | None:
+    """Largest shift of an arm's geometric mean by the excluded ones of these trials: void ones, and good ones beside a void one."""
     return _largest_shift(
         (
             _log_rates(table, table.measured(arm.name)),
-            _log_rates(
-                table, (trial.measured for trial in full_run.trials if trial.arm == arm.name and not is_repeated(trial))
-            ),
+            _log_rates(table, (trial.measured for trial in trials if trial.arm == arm.name)),
         )
         for arm in table.run.info.arms
     )
 
 
-def _void_ratio_shift(full_run: Run, table: TrialTable) -> float | None:
-    """Largest shift of an arm's ratio by excluded trials, with one ratio for each attempt at a block in which both arms were
-    measured."""
+def _void_ratio_shift(trials: Sequence[Trial], table: TrialTable) -> float | None:
+    """Largest shift of an arm's ratio by excluded ones of these trials, with one ratio for each attempt at a block in which both arms
+    were measured."""
     logs_by_arm: dict[str, dict[tuple[int, int], float]] = {}
-    for trial in full_run.trials:
-        if not is_repeated(trial) and trial.measured is not None and (rate := table.rate(trial.measured)):
+    for trial in trials:
+        if trial.measured is not None and (rate := table.rate(trial.measured)):
             logs_by_arm.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
     pairs = []
     for arm in table.run.info.arms:

@@ -21,7 +21,7 @@ from howfar.analysis.compare import (
     describe_left_out,
 )
 from howfar.analysis.compare_texts import ADVICE, ORDINALS, TABLES, VERDICTS
-from howfar.cli.output import reporting_damage, resume_command
+from howfar.cli.output import MORE_MINUTES, reporting_damage, resume_command
 from howfar.cli.screen import no_colour_option, note, show_document
 from howfar.errors import UsageError
 from howfar.findings import capital, fill
@@ -97,7 +97,7 @@ def _commands_to_resume(paths: Sequence[Path], comparisons: Sequence[RunComparis
         for arm in (arm for arm in comparison.arms if arm.is_judged):
             fewest[0], fewest[number] = min(fewest[0], arm.trials[0]), min(fewest[number], arm.trials[1])
     lacking = [path for path, trials in zip(paths, fewest, strict=True) if trials < MIN_BLOCKS]
-    return tuple(resume_command(path, with_more_time=True) for path in lacking or paths)
+    return tuple(resume_command(path, MORE_MINUTES) for path in lacking or paths)
 
 
 def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:

@@ -125,7 +125,8 @@ def write(path: Path, text: str, rewrite_hint: str = " `howfar report --html` re
         ) from error
 
 
-MORE_TIME = "10min"
+MORE_MINUTES = 10
+MORE_TIME = f"{MORE_MINUTES}min"
 """Additional time that is offered for narrower intervals."""
 
 
@@ -178,25 +179,27 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
 def answer_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     """The command that measures as many blocks as an answer needs, below what to do first and how long it takes. Empty: there is an
     answer."""
-    from howfar.report.certainty import what_answers  # numpy, which --help need not import
+    from howfar.report.certainty import more_minutes, what_answers  # numpy, which --help need not import
     from howfar.report.terminal import wrap
 
     if not summary.answer.is_missing and summary.good_trials != 0:
         return []
     has_ended = run.stop in (StopReason.TIME, StopReason.BLOCKS)
-    command = more_command(path, run) if has_ended else resume_command(path)
+    command = resume_command(path, more_minutes(summary)) if has_ended else resume_command(path)
     remaining = "" if has_ended else remaining_time(run)
     return [*wrap(f"{what_answers(summary, remaining)}:", width()), f"  {command}"]
 
 
 def remaining_time(run: Run) -> str:
-    """How long `howfar resume` continues a run that has not ended: `at most 4 minutes`. Empty: unknown."""
+    """How long `howfar resume` continues a run that has not ended: `about 4 minutes`. Empty: unknown."""
+    from howfar.runner.stopping import overtime_ns  # the analysis, which --help need not import
+
     timing = run.info.stored_plan.timing
     if timing is None:
         return ""
     used_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
-    minutes = -(-max(timing.time_budget_ns - used_ns, 1) // 60_000_000_000)
-    return f"at most {counted(minutes, 'minute')}"
+    left_ns = timing.time_budget_ns + overtime_ns(timing, run.trials) - used_ns
+    return f"about {counted(-(-max(left_ns, 1) // 60_000_000_000), 'minute')}"
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:
@@ -218,9 +221,10 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     return bool(choose_tests(summary.cells, compared_part(run)).interventions)
 
 
-def resume_command(path: Path, with_more_time: bool = False) -> str:
-    """Command that continues a run. `with_more_time`: needed for a run that has ended."""
-    return f"{program()} resume {shlex.quote(str(path))}{f' --time-budget {MORE_TIME}' if with_more_time else ''}"
+def resume_command(path: Path, more_minutes: int = 0) -> str:
+    """Command that continues a run. `more_minutes`: needed for a run that has ended."""
+    time = f" --time-budget {more_minutes}min" if more_minutes else ""
+    return f"{program()} resume {shlex.quote(str(path))}{time}"
 
 
 def more_command(path: Path, run: Run) -> str:
@@ -228,7 +232,7 @@ def more_command(path: Path, run: Run) -> str:
     narrower = ""
     if run.stop is StopReason.WIDTH and (timing := run.info.stored_plan.timing):
         narrower = f" --target {timing.target_half_width * 50:.3g}%"
-    return f"{resume_command(path, with_more_time=True)}{narrower}"
+    return f"{resume_command(path, MORE_MINUTES)}{narrower}"
 
 
 def _full_command(run: Run) -> str:

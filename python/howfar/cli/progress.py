@@ -355,7 +355,7 @@ class PictureProgress(Progress):
         self._expected_end.update(forecast, self._blocks, self._elapsed_ns())
 
     def waiting(self, program: str) -> None:
-        self._phase = f"waiting until other programs are quiet: {program}"
+        self._phase = f"waiting: {program}"
 
     def engine_event(self, event: Event) -> None:
         if isinstance(event, Ready):

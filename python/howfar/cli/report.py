@@ -76,7 +76,7 @@ def report(
                 else output.answer_commands(path, recorded_run, summary)
             )
             output.show(recorded_run, summary, no_colour, commands=commands)
-            if recorded_run.stop is None:
+            if recorded_run.stop is None and not commands:
                 click.echo(
                     f"\nThis run has not ended. If it is not being measured now, continue it"
                     f"{f', {remaining}' if (remaining := output.remaining_time(recorded_run)) else ''}: "

@@ -26,6 +26,7 @@ from howfar.lab.sockets import listens
 from howfar.lab.window import SocketDiag, parse_connections
 from howfar.paths import ClientEndpoint, Hop, Path, PathProcess
 from howfar.paths.path import Result, Row, Side
+from howfar.plan.factors import SESSION_SETTINGS
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -44,8 +45,8 @@ def endpoint_target(endpoint: ClientEndpoint) -> Target:
 
 
 def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the engine's session and the requirements of path and cell, without the settings that slices add: the load
-    compares these with its job. A missing TLS version is accepted only if the protocol cannot report it."""
+    """Differences between the engine's session and the requirements of path and cell, also of the settings that slices add: that a job
+    requests what its cell says is not assumed. A missing TLS version is accepted only if the protocol cannot report it."""
     violations = []
     address_family = session.address_family
     expected_family = "unix" if endpoint.socket else "inet"
@@ -69,7 +70,8 @@ def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: Session
                 f"for the {reporter} the session was {_describe_encryption(version)}, "
                 f"expected {_describe_encryption(spec.tls_version)}"
             )
-    return tuple(violations)
+    settings = (setting.difference(spec.settings.get(setting.field), session) for setting in SESSION_SETTINGS)
+    return (*violations, *filter(None, settings))
 
 
 def _describe_encryption(version: str | None) -> str:

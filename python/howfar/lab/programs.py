@@ -22,8 +22,7 @@ OUTER_PROC = "HOWFAR_OUTER_PROC"
 """Environment variable `DESCRIPTOR:PID`: the outer /proc, and the outer PID of the process whose descendants are howfar's own."""
 MIN_CPUS = 0.05
 """Minimum CPU use, in CPUs, of a program that is named."""
-MAX_PROGRAMS = 3
-"""Maximum number of programs that are named."""
+PID_OF_INIT = 1
 _KERNEL_THREADS = "kthreadd"
 """Name of the parent of all kernel threads."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -82,8 +81,8 @@ class ProgramWatch:
         self._start_s, self._before = time.monotonic(), self.processes()
 
     def finish(self) -> tuple[ProgramUse, ...] | None:
-        """The other programs with the most CPU time, the busiest first, each with its busiest process; None if /proc cannot be
-        read."""
+        """The other programs that used at least `MIN_CPUS`, the busiest first, each with its busiest process; None if /proc cannot be
+        read, or hides the processes of others."""
         # Imported here, because a sandbox without a trial needs no pydantic models.
         from howfar.contract.receipt import ProgramUse
 
@@ -99,13 +98,13 @@ class ProgramWatch:
         ]
         # A process that waits for an orphan seems to have used all of the orphan's time, possibly more than all CPUs allow.
         plausible = [program for program in used if MIN_CPUS <= program.cpus <= (os.cpu_count() or 1)]
-        return tuple(sorted(plausible, key=lambda program: -program.cpus)[:MAX_PROGRAMS])
+        return tuple(sorted(plausible, key=lambda program: -program.cpus))
 
     def _ticks(self, after: Mapping[int, Process]) -> dict[tuple[int, str], int]:
         return ticks_by_program(self._before, after, self._own_pid, self._measured)
 
     def processes(self) -> dict[int, Process]:
-        """All current processes, by PID; empty if /proc cannot be read."""
+        """All current processes, by PID; empty if /proc cannot be read, or hides the processes of others."""
         if self._descriptor < 0:
             return {}
         try:
@@ -114,7 +113,9 @@ class ProgramWatch:
         except OSError:  # for example too many open files, which need not make the trial fail
             return {}
         read = ((int(name), _read_process(f"{name}/stat", self._descriptor)) for name in names)
-        return {pid: process for pid, process in read if process is not None}
+        processes = {pid: process for pid, process in read if process is not None}
+        # Mounted with hidepid, /proc shows only this account's processes, so not even the first one.
+        return processes if PID_OF_INIT in processes else {}
 
 
 _outer_proc = -1, 0
@@ -154,12 +155,13 @@ def ticks_by_program(
 ) -> dict[tuple[int, str], int]:
     """CPU time between two readings, in ticks, by PID and name, without kernel threads, the process `own`, those that are `measured`,
     and their descendants."""
-    parents = {pid: process.parent for pid, process in (*before.items(), *after.items())}
+    parents_before = {pid: process.parent for pid, process in before.items()}
+    parents = parents_before | {pid: process.parent for pid, process in after.items()}
     ended = {pid for pid, process in before.items() if pid not in after or after[pid].started != process.started}
     ticks = {pid: process.ticks for pid, process in after.items()}
     for pid, process in before.items():
-        # The earlier time of an ended process is now part of the time of its nearest living ancestor.
-        owner = next((ancestor for ancestor in _ancestry(pid, parents) if ancestor not in ended), pid)
+        # The earlier time of an ended process is now part of the time of its nearest living ancestor. Its PID may be in use again.
+        owner = next((ancestor for ancestor in _ancestry(pid, parents_before) if ancestor not in ended), None)
         if owner in ticks:
             ticks[owner] -= process.ticks
     roots = {own, *measured.pids, *(pid for pid, process in after.items() if process.name in measured.names)}

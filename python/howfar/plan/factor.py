@@ -103,6 +103,8 @@ class SessionSetting:
     """Field of the engine's `Session` that requests it."""
     request: Callable[[str], object | None]
     """The value of that field at a level. None: nothing is requested."""
+    difference: Callable[[Any, Any], str] = lambda requested, receipt: ""
+    """A sentence if a session does not have the value that was requested, by the engine's receipt of it; else empty."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A sentence describes each change, for the terminal and for the run file.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -165,6 +166,28 @@ def describe_unresumed_sessions(plan: Plan) -> tuple[str, ...]:
     if "1.3" in factors.tls and "per-transaction" in factors.connect:
         return ()  # each level has its own cells
     return ("tls 1.3-resumed is measured as 1.3 where connections are persistent: they have nothing to resume",)
+
+
+def describe_lost_levels(
+    plan_toml: str, quick: bool, measured: Mapping[str, Sequence[Level] | None]
+) -> tuple[str, ...]:
+    """Notes on named levels that a plan lists and a run lacks, for older runs without any. `measured`: its levels by factor."""
+    try:
+        plan = tomllib.loads(plan_toml)
+    except tomllib.TOMLDecodeError:
+        return ()
+    tables = [plan.get("factors")]
+    if quick and isinstance(plan.get("quick"), dict):
+        tables.append(plan["quick"].get("factors"))
+    notes = {}
+    for name, levels in (
+        (name, levels) for table in tables if isinstance(table, dict) for name, levels in table.items()
+    ):
+        kept = set(measured.get(name) or ())
+        listed = [level for level in levels if isinstance(level, str)] if isinstance(levels, list) else []
+        lost = [level for level in listed if level not in kept]
+        notes[name] = f"left out: {name} {', '.join(lost)}" if lost and kept and kept <= set(listed) else ""
+    return tuple(filter(None, notes.values()))
 
 
 def check_rows(plan: Plan, max_rows: int) -> None:

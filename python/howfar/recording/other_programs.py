@@ -189,7 +189,7 @@ class RecordingWatch:
         self._are_seen = False
 
     def found(self, are_others: bool = True) -> RecordedPrograms | None:
-        """What was found up to the end. None: other programs cannot be seen."""
+        """What was found up to the end. None: other programs could not be seen all the time."""
         if not self._are_seen:
             return None
         return RecordedPrograms(machine_cpus=os.cpu_count() or 1, are_others=are_others, busy=tuple(self._spans))
@@ -204,9 +204,9 @@ class RecordingWatch:
                 return
             has_ended = self._has_ended(span_s)
             programs, ended_ns = watch.finish(), self._monotonic_ns()
+            self._are_seen = programs is not None
             if programs is None:
                 return
-            self._are_seen = True
             self._add(BusySpan(begun_ns=begun_ns, ended_ns=ended_ns, programs=programs))
             span_s = max(_MIN_SPAN_S, (time.thread_time() - cpu_s) / _MAX_COST_SHARE)
 

@@ -7,11 +7,21 @@ from collections.abc import Iterable, Iterator
 
 from howfar.analysis.advice import MAX_ARMS_NAMED
 from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
+from howfar.analysis.cells import CellSummary
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
-from howfar.analysis.disturbance import DisturbingProgram
+from howfar.analysis.disturbance import MUCH_DISTURBED_SHARE, DisturbingProgram
 from howfar.analysis.summary import Summary
 from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
-from howfar.report.figures import floors_text, has_only_faults, ratios_differ_from_rows, shown_cells, widest_interval
+from howfar.report.figures import (
+    baseline_name,
+    compared_cells,
+    floors_text,
+    has_only_faults,
+    ratios_differ_from_rows,
+    shown_cells,
+    void_cause,
+    widest_interval,
+)
 from howfar.report.texts import WARNINGS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
@@ -22,34 +32,38 @@ TEXTS: Texts = {
     "probably": "probably:",
     "observed": "in this run,",
     # Without an answer.
-    "missing": "Not at all yet: everything was measured too few times to tell a difference from chance",
+    "missing": "Not yet: too few measurements for intervals",
     "resume": "howfar resume FILE",
-    "resume-stopped": "howfar resume FILE --time-budget 10min",
+    "resume-stopped": "howfar resume FILE --time-budget {minutes}min",
     # What to do before the command that gets an answer, and how long that takes.
     "to-answer": "For an answer, {quiet:?first {quiet}; then }measure {duration}",
+    "to-continue": "For an answer, {quiet:?first {quiet}; then }continue this run, unless it is being measured now, {duration}",
     "stop-programs": "stop other programs{named}",
     "wait-for-quiet": "wait until this machine is quiet",
-    "more-time": "for up to 10 more minutes",
+    "more-time": "for up to {minutes} more minutes{enough:?, which is usually enough}",
     "remaining": "for {remaining} more",
     "rest-of-time": "for the rest of the run's time budget",
     # How sure.
-    "doubtful": "{verdict}, because of {warnings}",
-    "measured": "{verdict}: everything was measured {few:?only }{most:of time}, once in each block",
-    "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times, once in each block",
+    "sure": "{verdict}: {measured}",
+    "doubtful": "{verdict}, because of {warnings}; {measured}",
+    "measured": "everything was measured {few:?only }{most:of time}, once in each block",
+    "measured-unevenly": "everything was measured {few:?only }{fewest} to {most} times, once in each block",
     "floor": "differences in throughput below {floor} are too close to call: {reason}",
     "floor-of-arms": "differences in throughput below {floor} are too close to call: {reason}; for {arms}, those below {most}",
     "same-path": "the same path measured twice may differ that much",
     "chance": "1 of {claims:of comparison} may differ that much by chance",
-    "very-wide": "the widest 95 % interval of a throughput ratio exceeds ±100 %",
+    "very-wide": "{arm} may make anything from {low:n} to {high:n} times the {units}/s of {baseline}",
     "ratios": "ratios are means over blocks, so dividing the figures of two rows gives slightly different ones",
-    "no-interval": "{arms} had too few good measurements to tell anything",
+    "no-interval": "{arms} had too few good measurements to tell anything{cause:?, because others were void: {cause}}",
     "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
     "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
+    "busy": "other work kept this machine busy",
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
-    "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which "
-    "{again:?were measured again}{out:?do not count}",
+    "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which {fate}",
+    "again": "{one:?was}{several:?were} measured again",
+    "out": "{one:?does}{several:?do} not count",
     "program": "{name}{pid:? (pid {pid})}",
     "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
     "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
@@ -72,51 +86,72 @@ def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[s
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
     if summary.answer.is_missing:
-        return join_clauses((TEXTS["missing"], *_unused(summary), *_disturbance(summary)))
+        return join_clauses((TEXTS["missing"], *_busy(summary), *_unused(summary), *_disturbance(summary)))
     if not summary.good_trials:
         return ""
     width, counts = _width(summary, is_about_ratios), _counts(summary)
     doubts, fewest, most = _doubts(summary), min(counts), max(counts)
     verdict = _verdict(summary, fewest, width)
-    if doubts:
-        verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
-    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
-    return join_clauses((measured, *_precision(summary, width), *proofs, *_unused(summary), *_disturbance(summary)))
+    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], **figures)
+    start = fill(TEXTS["doubtful" if doubts else "sure"], verdict=verdict, warnings=join(doubts), measured=measured)
+    return join_clauses((start, *_precision(summary, width), *proofs, *_unused(summary), *_disturbance(summary)))
 
 
 def command_for_answer(summary: Summary) -> str:
     """The command that measures as much as an answer needs. Empty: there is an answer."""
     if not summary.answer.is_missing:
         return ""
-    return TEXTS["resume-stopped" if summary.stop in _ENDED else "resume"]
+    return fill(TEXTS["resume-stopped" if summary.stop in _ENDED else "resume"], minutes=more_minutes(summary))
 
 
 _ENDED = (StopReason.TIME, StopReason.BLOCKS)
 """Ends of a run that only more time continues."""
 _BUSY = frozenset({Diagnostic.BUSY_MACHINE, Diagnostic.DISTURBED})
-"""Warnings that mean that other programs are to be stopped."""
+"""Warnings that mean that other programs are to be stopped, where it is not known how many trials they disturbed."""
+_MIN_MORE_MINUTES = 10
+_RESERVE, _PREPARATION_S = 1.5, 60
+"""A resumed run is given this multiple of the time that the missing blocks take at the pace so far, and this time to prepare."""
+
+
+def more_minutes(summary: Summary) -> int:
+    """Minutes in which a run that has ended most probably measures the blocks that an answer lacks, in tens."""
+    needed_s = 0 if summary.missing_s is None else _RESERVE * summary.missing_s + _PREPARATION_S
+    return max(_MIN_MORE_MINUTES, math.ceil(needed_s / 600) * 10)
 
 
 def what_answers(summary: Summary, remaining: str = "") -> str:
     """What to do for an answer, before the command: `For an answer, first stop other programs, such as cargo (pid 4711); then measure
     for up to 10 more minutes`. `remaining`: how long a run that has not ended continues. Empty: unknown."""
     rest = fill(TEXTS["remaining"], remaining=remaining) if remaining else TEXTS["rest-of-time"]
-    duration = TEXTS["more-time"] if summary.stop in _ENDED else rest
-    return fill(TEXTS["to-answer"], quiet=before_measuring(summary), duration=duration)
+    more = fill(TEXTS["more-time"], minutes=more_minutes(summary), enough=summary.missing_s is not None)
+    duration = more if summary.stop in _ENDED else rest
+    return fill(
+        TEXTS["to-continue" if summary.stop is None else "to-answer"],
+        quiet=before_measuring(summary),
+        duration=duration,
+    )
 
 
 def before_measuring(summary: Summary) -> str:
     """What to do about other programs before this is measured again. Empty: they hardly disturbed it."""
     disturbance, unused = summary.disturbance, summary.unused
-    is_disturbed = disturbance is not None and disturbance.is_much
-    if not is_disturbed and not _warnings(summary) & _BUSY and (unused is None or not unused.programs):
+    if not _is_disturbed(summary):
         return ""
     programs = [program for part in (disturbance, unused) if part is not None for program in part.programs]
-    if not programs and disturbance is not None and disturbance.are_seen:
+    are_known = summary.others_cpus is not None if disturbance is None else disturbance.are_seen
+    if not programs and are_known:
         return TEXTS["wait-for-quiet"]  # the kernel or short-lived processes used the CPUs
     named = f", such as {_program(programs[0])}" if programs else ""
     return fill(TEXTS["stop-programs"], named=named)
+
+
+def _is_disturbed(summary: Summary) -> bool:
+    """Whether other programs disturbed a large part of the trials, or, where that is not known, a warning says that they did."""
+    disturbance, unused = summary.disturbance, summary.unused
+    if unused is not None and unused.programs and unused.repeated + unused.left_out >= MUCH_DISTURBED_SHARE * unused.of:
+        return True
+    return bool(_warnings(summary) & _BUSY) if disturbance is None else disturbance.is_much
 
 
 def with_doubt(summary: Summary, is_about_ratios: bool = True) -> Summary:
@@ -187,7 +222,7 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     if width is None:
         return
     if width > 1:
-        yield TEXTS["very-wide"]
+        yield _very_wide(summary)
     elif summary.noise_floor is None:
         yield TEXTS["no-floor" if summary.aa_ratio is None else "wide-floor"]
     else:
@@ -197,7 +232,15 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     cells = (cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER)
     arms = [cell.arm for cell in cells if cell.ratio is not None and cell.ratio.low is None]
     if 0 < len(arms) <= MAX_ARMS_NAMED:
-        yield fill(TEXTS["no-interval"], arms=join(arms))
+        yield fill(TEXTS["no-interval"], arms=join(arms), cause=void_cause(summary))
+
+
+def _very_wide(summary: Summary) -> str:
+    """`tcp may make anything from 0.041 to 1.8 times the queries/s of socket`."""
+    cell = max(compared_cells(summary), key=lambda cell: half_width(cell.ratio) or 0.0 if cell.ratio else 0.0)
+    assert cell.ratio is not None, "a compared cell has a ratio"
+    names = {"arm": cell.arm, "baseline": baseline_name(summary), "units": summary.operation_unit}
+    return fill(TEXTS["very-wide"], low=cell.ratio.low, high=cell.ratio.high, **names)
 
 
 def least_resolved(summary: Summary) -> float:
@@ -251,6 +294,7 @@ def _unused(summary: Summary) -> Iterator[str]:
     if (unused := summary.unused) is None or not unused.programs:
         return
     first = unused.programs[0]
+    fate = TEXTS["out" if unused.left_out else "again"]
     yield fill(
         TEXTS["unused"],
         program=_program(first),
@@ -258,8 +302,7 @@ def _unused(summary: Summary) -> Iterator[str]:
         cpus=unused.machine_cpus or 1,
         trials=first.trials,
         of=unused.of,
-        again=int(not unused.left_out),
-        out=unused.left_out,
+        fate=fill(fate, one=first.trials == 1, several=first.trials > 1),
     )
 
 
@@ -282,6 +325,12 @@ def _disturbance(summary: Summary) -> Iterator[str]:
         yield fill(TEXTS[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference, units=summary.operation_unit)
 
 
+def _busy(summary: Summary) -> Iterator[str]:
+    """That the machine was busy, where no count of disturbed trials says so."""
+    if summary.disturbance is None and Diagnostic.BUSY_MACHINE in summary.warnings:
+        yield TEXTS["busy"]
+
+
 def is_busy_by_programs(summary: Summary) -> bool:
     """Whether the count of disturbed trials explains the warning about a busy machine: other programs alone would cause it."""
     cpus, others_cpus = summary.machine_cpus, summary.others_cpus
@@ -293,7 +342,20 @@ def is_busy_by_programs(summary: Summary) -> bool:
 def _doubts(summary: Summary) -> list[str]:
     said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
     warnings = _warnings(summary) - said
+    if not any(map(_has_other_link, summary.cells)):
+        warnings -= {Diagnostic.LINK_NOT_AS_REQUESTED}
     return [name for doubt, name in _DOUBTS.items() if doubt in warnings]
+
+
+def _has_other_link(cell: CellSummary) -> bool:
+    """Whether a cell's link was not as requested, and this changes its figure by more than the interval of its ratio tells, or by an
+    unknown amount."""
+    if Diagnostic.LINK_NOT_AS_REQUESTED not in cell.warnings:
+        return False
+    width = None if cell.ratio is None else half_width(cell.ratio)
+    if width is None or cell.scatter is None or cell.scatter.shift is None:
+        return True
+    return abs(cell.scatter.shift + (cell.scatter.late or 0.0)) > width
 
 
 def _warnings(summary: Summary) -> set[Diagnostic]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
-from howfar.findings import fill, note, table_number
+from howfar.findings import fill, join, note, table_number
 from howfar.plan.factors import has_fault, offered_per_s
 from howfar.report.document import Table
 from howfar.report.texts import BLOCKS, METHOD, SESSION, STOPS, WARNINGS
@@ -26,7 +26,7 @@ from howfar.stats.intervals import (
     share_text,
 )
 from howfar.stats.trials import singular
-from howfar.store.records import ArmRole
+from howfar.store.records import ArmRole, StopReason
 from howfar.units import counted, spoken_rate
 
 UNKNOWN = "-"
@@ -246,12 +246,17 @@ def floors_text(floor: float, over_link: float | None) -> str:
     return fill(METHOD["floor over the link"], floor=noise_floor_text(floor), over_link=noise_floor_text(over_link))
 
 
-def _compared_ratios(summary: Summary) -> list[Estimate]:
+def compared_cells(summary: Summary) -> list[CellSummary]:
+    """The shown cells whose throughput is compared with the baseline's."""
     return [
-        cell.ratio
+        cell
         for cell in shown_cells(summary)
         if cell.ratio and cell.role is not ArmRole.BASELINE and offered_per_s(cell.factors) is None
     ]
+
+
+def _compared_ratios(summary: Summary) -> list[Estimate]:
+    return [cell.ratio for cell in compared_cells(summary) if cell.ratio is not None]
 
 
 _VISIBLE_DIFFERENCE = 0.02
@@ -299,7 +304,17 @@ def session_line(summary: Summary) -> str:
 def trials_line(summary: Summary) -> str:
     """Number of trials, why others do not count, and reason for the end of the run."""
     good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    return "; ".join(part for part in (counted(good_trials, "trial"), _void_text(summary), STOPS[summary.stop]) if part)
+    parts = (counted(good_trials, "trial"), _void_text(summary), _stop_text(summary))
+    return "; ".join(part for part in parts if part)
+
+
+def _stop_text(summary: Summary) -> str:
+    """Why the run ended; of one that measured as often as requested, that this is too rarely for an answer."""
+    if not summary.answer.is_missing or summary.stop != StopReason.BLOCKS:
+        return STOPS[summary.stop]
+    requested = max((trial.block for trial in summary.trials), default=0) + 1
+    few = "few" if requested <= summary.blocks else "few good"
+    return fill(SESSION[few], blocks=summary.blocks, needed=MIN_BLOCKS, incomplete=summary.missing_trials)
 
 
 def _void_text(summary: Summary) -> str:
@@ -308,15 +323,37 @@ def _void_text(summary: Summary) -> str:
     if not void or not kinds:
         return ""
     counts = {"void": void, "one": void == 1, "several": void > 1, "left_out": summary.left_out_trials}
-    counts |= {"is_one": void + summary.left_out_trials == 1, "are": void + summary.left_out_trials > 1}
-    return fill(SESSION["void"], **counts, mostly=len(kinds) > 1, cause=_short_cause(kinds[0]))
+    are_several = void + summary.left_out_trials > 1
+    again = fill(
+        SESSION[_again(summary)],
+        missing=summary.missing_trials,
+        lack=summary.missing_trials > 1,
+        lacks=summary.missing_trials == 1,
+        one=not are_several,
+        several=are_several,
+    )
+    return fill(SESSION["void"], **counts, mostly=len(kinds) > 1, cause=_short_cause(kinds[0]), again=again)
 
 
-_CAUSE = re.compile(r"(?:[\w-]+: (?=the ))?(.{12,60}?)(?: by [\d.,]+ ?[a-zµ%]+| \(|[:;,] |$)")
+def _again(summary: Summary) -> str:
+    """Whether the void trials were measured again: the id of the text."""
+    if summary.missing_trials < summary.void_trials:
+        return "some again" if summary.missing_trials else "all again"
+    return "not again" if summary.stop in (StopReason.BLOCKS, StopReason.WIDTH) else "again on resume"
+
+
+def void_cause(summary: Summary) -> str:
+    """The most frequent cause of void trials: `packets to the client were late on the emulated link`. Empty: there are none."""
+    kinds = _count_kinds(summary.void_reasons)
+    return _short_cause(kinds[0][0]) if kinds else ""
+
+
+_CAUSE = re.compile(r"(?:[\w-]+: (?=the |packets ))?(.{12,60}?)(?: by [\d.,]+ ?[a-zµ%]+| \(|[:;,] |$)")
 
 
 def _short_cause(reason: str) -> str:
-    """The beginning of a void trial's reason, without the host and the figure: `the link to client was late`."""
+    """The beginning of a void trial's reason, without the host and the figure: `packets to the client were late on the emulated
+    link`."""
     found = _CAUSE.match(reason)
     return found[1] if found else reason[:60]
 
@@ -339,6 +376,9 @@ def void_line(summary: Summary) -> str:
 
 
 _AMOUNT_PATTERN = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
+_OLD_LATENESS = re.compile(r"\bthe link to (client|server) was late by\b")
+"""How older run files say that packets were late."""
+_LATENESS = r"packets to the \1 were late on the emulated link by"
 
 
 def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -348,7 +388,7 @@ def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
     for reason, count in reasons.items():
-        parts = {_AMOUNT_PATTERN.sub("#", part): part for part in reason.split("; ")}
+        parts = {_AMOUNT_PATTERN.sub("#", part): part for part in _OLD_LATENESS.sub(_LATENESS, reason).split("; ")}
         for kind, part in parts.items():
             first_texts.setdefault(kind, part)
             texts.setdefault(kind, set()).add(part)
@@ -370,7 +410,8 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
         first_reason, *other_reasons = [kind for kind, _ in _count_kinds(arm.reasons)] or [WARNINGS["never reached"]]
-        figures = {"arm": arm.arm, "void": arm.void_trials, "reason": first_reason, "others": len(other_reasons)}
+        others = join(list(dict.fromkeys(map(_short_cause, other_reasons))))
+        figures = {"arm": arm.arm, "void": arm.void_trials, "reason": first_reason, "others": others}
         lines.append(fill(WARNINGS["unmeasured"], **figures))
     return lines
 
@@ -384,7 +425,7 @@ def unmeasured_parts(summary: Summary) -> str:
     version = summary.server["version"]
     notes = [
         note.removeprefix(_LEFT_OUT).replace(version, version.partition("-")[0]).partition(": ")
-        for note in summary.environment.not_as_requested
+        for note in (*summary.environment.not_as_requested, *summary.lost_levels)
         if note.startswith(_LEFT_OUT)
     ]
     parts = [f"{what} ({why})" if why else what for what, _, why in notes]

@@ -21,7 +21,7 @@ from howfar.plan.factor import Level, ServerLinks
 from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.workload import OPERATIONS
 from howfar.report import charts, figures, limit_text, palette
-from howfar.report.certainty import certainty, command_for_answer, is_busy_by_programs, what_answers
+from howfar.report.certainty import certainty, command_for_answer, what_answers
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -217,13 +217,10 @@ MAX_NAMES = 5
 
 
 def warning_lines(summary: Summary) -> list[str]:
-    """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
-    said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
-    lines = [
-        f"{capital(MEANINGS[warning])}{_scatter_note(warning, summary)}."
-        for warning in summary.warnings
-        if warning not in said
-    ]
+    """Warnings of the session, except what the line on certainty says, then arms without figures, then warnings of arms. Arms with
+    the same warning share a line."""
+    said = {Diagnostic.BUSY_MACHINE} if summary.good_trials or summary.answer.is_missing else set()
+    lines = [_session_warning(warning, summary) for warning in summary.warnings if warning not in said]
     lines += [f"{line}." for line in host_note_lines(summary.hosts)] if summary.hosts is not None else []
     arms_by_text: dict[str, list[str]] = {}
     has_few_blocks = (summary.complete_blocks or summary.blocks) < FEW_BLOCKS
@@ -236,10 +233,12 @@ def warning_lines(summary: Summary) -> list[str]:
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
 
 
-def _scatter_note(warning: Diagnostic, summary: Summary) -> str:
-    return (
-        f" (±{figures.share(summary.cpu_scatter)})" if warning is Diagnostic.UNEVEN_CPUS and summary.cpu_scatter else ""
-    )
+def _session_warning(warning: Diagnostic, summary: Summary) -> str:
+    """A sentence. The cause of uneven CPU times is guessed unless other programs used CPUs in most trials."""
+    disturbance = summary.disturbance
+    is_known = disturbance is not None and disturbance.trials > disturbance.of / 2
+    scatter = figures.share(summary.cpu_scatter) if summary.cpu_scatter else ""
+    return note(MEANINGS[warning], scatter=scatter, guess=not is_known)
 
 
 def _names_or_count(names: list[str], cells: int) -> str:
@@ -523,6 +522,9 @@ def _instrument_lines(summary: Summary) -> list[str]:
                 lower="lower" if shift < 0 else "higher",
             )
         )
+    if late := {arm: -scatter.late for scatter, arm in cells_with_scatter if scatter.late is not None}:
+        arm = max(late, key=lambda name: late[name])
+        lines.append(note(METHOD["late"], arm=arm, late=figures.percent(late[arm])))
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
         if len(limited) <= _MAX_LISTED_CELLS:

@@ -36,7 +36,14 @@ SETUP: Texts = {
 SESSION: Texts = {
     "blocks": "{blocks:of block}{one:?, one of them incomplete}{several:?, {several} of them incomplete}",
     "void": "{void} more {one:?was}{several:?were} void{mostly:?, mostly} because {cause}; {one:?it}{several:?they}"
-    "{left_out:? and {left_out} good ones} {is_one:?is}{are:?are} measured again",
+    "{left_out:? and {left_out} good ones} {again}",
+    "all again": "{several:?were}{one:?was} measured again",
+    "some again": "were measured again, but {missing:of measurement} {lack:?are}{lacks:?is} still missing",
+    "not again": "{several:?were}{one:?was} not measured again",
+    "again on resume": "will be measured again when the run is resumed",
+    # Why it ended without an answer.
+    "few": "as requested, everything was measured {incomplete:?at most }{blocks:of time}; an answer needs {needed}",
+    "few good": "stopped after the requested number of measurements, too few of which were good",
     "no intervals": "no intervals, because there are fewer than {needed} blocks",
     "widest": "widest interval of a ratio{has_rates:? of throughputs} {width} (requested {wanted})",
 }
@@ -45,7 +52,7 @@ STOPS: Mapping[str | None, str] = {
     "time": "stopped by the time budget",
     "blocks": "stopped after the requested number of measurements",
     "interrupted": "interrupted",
-    None: "ended for an unknown reason",
+    None: "the run has not ended",
 }
 """Why a run ended."""
 
@@ -59,7 +66,7 @@ WARNINGS: Texts = {
     "limited": "host {host} used {most} of a CPU for one thread of the client in {trials} of {of} trials: the client was the limit "
     "there; add CPUs, or hosts with --clients",
     # An arm without a good trial.
-    "unmeasured": "{arm}: no good trial ({void} void): {reason}{others:?; and {others:of other-reason}}.",
+    "unmeasured": "{arm}: no good trial ({void} void): {reason}{others:?; or {others}}.",
     "never reached": "it was never run",
 }
 
@@ -103,6 +110,8 @@ METHOD: Texts = {
     "of {arm} by {alone}; it changed by {total}",
     "shift": "on average the RTT at rest was {rtt} {longer} than requested, which alone makes the figures of {arm} "
     "{shift} {lower}. Intervals and controls refer to the measured RTT and do not show this",
+    "late": "stalls of the machine delayed packets on the link, which alone makes the figures of {arm} {late} lower; the same stalls "
+    "slow the other paths too",
     "limits": "what limits each cell: {limits}",
     "instrument's limits": "the load generator limits {load} of {cells} cells, and the link's emulator {emulator}",
     "busy": "on {arms}, the load generator's busiest thread was fully busy, so the figures describe it",

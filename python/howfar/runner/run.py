@@ -33,6 +33,7 @@ from howfar.runner.stopping import (
     forecast,
     lost_ns,
     max_lost_ns,
+    max_overtime_ns,
     overtime_ns,
     remaining_slots,
     run_progress,
@@ -321,6 +322,7 @@ class _RunExecutor:
     def _run_slot(self, slot: Slot, expected_end: Forecast) -> None:
         self.observer.trial_started(slot, expected_end)
         self.others.may_wait = lost_ns(self.trials) < max_lost_ns(self.plan.timing)
+        self.others.time_left_ns = self._time_for_wait_ns()
         trial = run_trial(
             len(self.trials),
             slot,
@@ -356,6 +358,13 @@ class _RunExecutor:
         """The part of the time budget that is used: without the time that other programs took, as far as it may be added."""
         used_ns = self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
         return used_ns - overtime_ns(self.plan.timing, self.trials)
+
+    def _time_for_wait_ns(self) -> int:
+        """Time for which the next trial may wait, so that it still ends within the time budget, overtime included."""
+        timing = self.plan.timing
+        overtime_left_ns = max_overtime_ns(timing) - overtime_ns(timing, self.trials)
+        needed_ns = self._used_and_reserved_ns() + block_cost_ns(self.plan, 1, self.trials)
+        return Budget(timing.time_budget_ns).measuring_ns + overtime_left_ns - needed_ns
 
     def _used_and_reserved_ns(self) -> int:
         """Time used so far, plus the time reserved for a confirmation."""

@@ -70,11 +70,13 @@ def remaining_slots(run: Run, block: int, target: float) -> Iterator[Slot]:
     different times. A trial that other programs disturbed does not, because they disturb all arms alike: it is measured again in its
     place, at most `MAX_REPEATS` times.
 
-    A paused arm keeps its position in the order, so that the others' positions do not depend on it.
-    Raises NotARunFile.
+    A paused arm keeps its position in the order, so that the others' positions do not depend on it. The trials of the block itself
+    pause no arm. Raises NotARunFile.
     """
     confirming = block >= CONFIRMATION_BLOCK
-    part = confirmation_part(run) if confirming else plan_part(run)
+    # Without the block's own trials: how many of them are disturbed may change which earlier ones are left out.
+    earlier = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block < block)})
+    part = confirmation_part(run) if confirming else plan_part(earlier)
     order = block_order(part.info.seed, block, tuple(arm.name for arm in part.info.arms))
     tried = [trial for trial in run.trials if trial.block == block]
     if any(not 0 <= trial.position < len(order) or order[trial.position] != trial.arm for trial in tried):
@@ -101,7 +103,7 @@ def blocks_done(run: Run, target: float) -> int:
     A block is also done once a later block has trials. A different target would have paused other arms in it, but it is not completed
     later.
     """
-    last = max((trial.block for trial in plan_part(run).trials), default=None)
+    last = max((trial.block for trial in run.trials if trial.block < CONFIRMATION_BLOCK), default=None)
     if last is None:
         return 0
     return last if any(remaining_slots(run, last, target)) else last + 1
@@ -299,13 +301,20 @@ def lost_ns(trials: Sequence[Trial]) -> int:
 
 
 def max_lost_ns(timing: Timing) -> int:
-    """Maximum time that waits for other programs and repeated trials may take in a run."""
-    return int(MAX_LOST_SHARE * timing.time_budget_ns)
+    """Maximum time that waits for other programs and repeated trials may take in a run. Without overtime, the same part of the budget
+    remains for trials that count."""
+    share = MAX_LOST_SHARE if timing.may_overrun else MAX_LOST_SHARE - MAX_OVERTIME_SHARE
+    return int(share * timing.time_budget_ns)
 
 
 def overtime_ns(timing: Timing, trials: Sequence[Trial]) -> int:
     """Time by which the run may exceed its budget, because other programs took it."""
-    return min(lost_ns(trials), int(MAX_OVERTIME_SHARE * timing.time_budget_ns)) if timing.may_overrun else 0
+    return min(lost_ns(trials), max_overtime_ns(timing))
+
+
+def max_overtime_ns(timing: Timing) -> int:
+    """Maximum time by which the run may ever exceed its budget."""
+    return int(MAX_OVERTIME_SHARE * timing.time_budget_ns) if timing.may_overrun else 0
 
 
 @dataclass(frozen=True)
@@ -329,8 +338,10 @@ def forecast(timing: Timing, progress: RunProgress, done_share: float, used_ns: 
 
 
 def block_cost_ns(plan: Plan, slots: int, trials: Sequence[Trial]) -> int:
-    """Estimated time of `slots` trials: each takes the median time of `trials`, or the plan's estimate if there are none."""
-    durations_ns = [trial.ended_unix_ns - trial.started_unix_ns for trial in trials]
+    """Estimated time of `slots` trials, without that for other programs: each takes the median time of `trials`, or the plan's
+    estimate if there are none."""
+    counting = [trial for trial in trials if not is_repeated(trial)]
+    durations_ns = [trial.ended_unix_ns - trial.started_unix_ns - lost_ns([trial]) for trial in counting]
     trial_ns = int(median(durations_ns)) if durations_ns else trial_cost_ns(plan)
     return slots * max(trial_ns, 0)
 

@@ -297,6 +297,8 @@ class Run(Record):
     events: tuple[RunEvent, ...] = ()
     is_verified: bool = True
     """Whether all data were checked against the checksums that were written with them. Older files have none."""
+    is_part: bool = False
+    """Whether this is a part of a run, which already lacks the trials that the whole run leaves out."""
 
 
 MAX_SPOILED_SHOWN = 3
@@ -316,7 +318,7 @@ def ends_attempt(trial: Trial) -> bool:
 def left_out_trials(run: Run) -> frozenset[int]:
     """Numbers of the good trials that are not used: `disturbed_trials`, those of attempts that a void trial ended, and those of blocks
     with a void trial in their last attempt, except the blocks in `shown_spoiled_blocks`."""
-    if not run.info.whole_blocks:
+    if run.is_part or not run.info.whole_blocks:
         return frozenset()
     spoiled, last_attempts, shown = _spoiled_attempts(run), _last_attempts(run), shown_spoiled_blocks(run)
     return frozenset(
@@ -336,7 +338,10 @@ report says how many were disturbed."""
 
 
 def disturbed_trials(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that are left out because other programs disturbed them, and that were not measured again."""
+    """Numbers of the good trials that are left out because other programs disturbed them, and that were not measured again. Whether
+    they are few is decided for the whole run, so that all its parts use the same trials."""
+    if run.is_part:
+        return frozenset()
     good = [trial for trial in run.trials if trial.status is TrialStatus.OK]
     disturbed = [trial for trial in good if trial.receipt.quiet is not None and trial.receipt.quiet.is_disturbed]
     is_few = len(disturbed) <= MAX_DISTURBED_SHARE * len(good)
@@ -394,6 +399,7 @@ def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
         update={
             "info": run.info.model_copy(update={"arms": arms}),
             "trials": tuple(trial for trial in run.trials if trial.arm in names and trial.number not in unused),
+            "is_part": True,
         }
     )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator
 
 from howfar.contract.ping_messages import Compression
 from howfar.plan.factor import Factor, SessionSetting
 from howfar.plan.quantities import refusal
+
+if TYPE_CHECKING:
+    from howfar.contract.messages import Receipt
 
 Algorithm = Literal["zlib", "zstd"]
 _PATTERN = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
@@ -45,4 +48,12 @@ def requested_compression(level: str) -> Compression | None:
     return Compression(algorithm=cast(Algorithm, algorithm), level=int(strength) if strength else None)
 
 
-SESSION_SETTINGS = (SessionSetting(COMPRESSION, "compression", requested_compression),)
+def compression_difference(requested: Compression | None, session: Receipt) -> str:
+    """A sentence if a session was compressed by another algorithm than the requested one; else empty."""
+    algorithm = None if requested is None else requested.algorithm
+    if session.compression == algorithm:
+        return ""
+    return f"the session was compressed by {session.compression or 'nothing'}, expected by {algorithm or 'nothing'}"
+
+
+SESSION_SETTINGS = (SessionSetting(COMPRESSION, "compression", requested_compression, compression_difference),)

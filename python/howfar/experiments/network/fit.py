@@ -247,9 +247,7 @@ def predict(
     grid = _grid(threads[-1], threads)
     base_of = {number: nearest_number(number, networks) for number in grid}
     solved = {
-        base: networks[base].points(
-            max(number for number, nearest_by_rate in base_of.items() if nearest_by_rate == base)
-        )
+        base: networks[base].points(max(number for number, nearest in base_of.items() if nearest == base))
         for base in set(base_of.values())
     }
     tps = {number: point_at(solved[base], number).throughput for number, base in base_of.items()}

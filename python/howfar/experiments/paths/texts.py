@@ -9,8 +9,8 @@ TEXTS: Texts = {
     "difference, next": "{subject} {estimate:fewer}",
     "cpu": "per {unit}, {subject} costs {bound:?at least }{stated:more} CPU",
     # One path under two names: what this machine can tell apart.
-    "equal": "nothing: two equal runs of {subject} show no difference; differences below {noise_floor:share} would go unnoticed",
-    "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",
+    "equal": "no difference larger than the noise, {noise_floor:floor}, was found between two equal runs of {subject}",
+    "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:floor}",
     "unknown-floor": "too few blocks to tell what this machine can resolve",
 }
 

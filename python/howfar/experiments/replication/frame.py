@@ -93,7 +93,7 @@ def _trade_table(
     }
     if has_crashes:
         fields["lost per\ncrash"] = lambda row: lost_cell(row.lost_per_crash, row.crashes)
-        fields[Column("seen,", "then gone", optional=True)] = _phantoms_text
+        fields[Column("others read,", "then lost", optional=True)] = _phantoms_text
     title = TEXTS["losses" if findings.cost is None else "costs-and-losses" if has_crashes else "costs"]
     title += f": RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else ""
     notes = [
@@ -140,7 +140,7 @@ def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False)
         for threads in sorted({row.threads for row in rows})
     ]
     lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
-    notes += [note(TEXTS["little-proof"], crashes=lossless_row.crashes)] if lossless_row else []
+    notes += [_little_proof(lossless_row.crashes)] if lossless_row and lossless_row.crashes else []
     notes += [
         note(TEXTS[level], memory=int(flushes_to_memory)) for level in dict.fromkeys(row.durability for row in rows)
     ]
@@ -154,6 +154,11 @@ def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False)
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
     texts = [f"{name} ({text})" if text else name for name, _, text in (FAULT_TEXTS[fault] for fault in faults)]
     return (*notes, *([f"Crashes: {'; '.join(texts)}."] if texts else []))
+
+
+def _little_proof(crashes: int) -> str:
+    """What none lost in so many crashes shows."""
+    return note(TEXTS["little-proof"], share=max_loss_share(crashes))
 
 
 def mode_verdicts(findings: ReplicationFindings, summary: Summary, tables: Sequence[Table]) -> list[Block]:
@@ -183,7 +188,7 @@ def _card(row: ModeComparison, lost_first: bool) -> Card:
     )
     losses = count(row.lost_per_crash.value), "commits lost per crash", details.strip()
     first, second = (losses, costs) if lost_first else (costs, losses)
-    phantom_lines = ["others saw rows that were then gone"] if row.phantoms else []
+    phantom_lines = ["others read rows that were then lost"] if row.phantoms else []
     return Card(mode_name(row.mode), *first[:2], (first[2], f"{second[0]} {second[1]}, {second[2]}", *phantom_lines))
 
 

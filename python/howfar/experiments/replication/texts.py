@@ -19,7 +19,8 @@ TEXTS: Texts = {
     "costs-and-losses": "What waiting for a replica costs, and what a crash loses",
     "losses": "What a crash loses, and what each mode costs",
     "connections-noted": "{threads:of connection}{intervals:?; 95 % intervals in square brackets}",
-    "strict": "durability strict: each commit is flushed before it is acknowledged{memory:?, but here only to memory}",
+    "strict": "durability strict: each commit is flushed before it is acknowledged{memory:?; the data directory is on a RAM "
+    "disk, so flushing costs nearly nothing}",
     "relaxed": "durability relaxed: the log is flushed every second, not at each commit",
     "off": "durability off: no commit is flushed before it is acknowledged",
     "fewer-blocks": "with {subject}, the ratio is from the {blocks:of block} with both modes, the rate from {trials:of "
@@ -27,8 +28,7 @@ TEXTS: Texts = {
     "shared-cpus": "all servers share this machine's CPUs: replicas take CPU time from their primary",
     "no-crashes": "what a crash loses was not measured: howfar run crash measures it",
     "other-crashes": "other kinds of crashes are below, in What a crash loses",
-    "little-proof": "in round brackets: the share of crashes that may lose commits, at 95 % confidence, after {crashes:of crash "
-    "crashes} without a loss",
+    "little-proof": '"< {share:upper}": the share of crashes that may lose commits, at 95 % confidence',
     "round-trips": "with {threads:of connection} a commit takes {estimate:.2f} round trips with {subject}",
     "round-trips, next": "{estimate:.2f} with {subject}",
     "two-groups": "MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the "

@@ -28,9 +28,10 @@ from howfar.units import format_duration_ns, format_rate_bps
 STRICT_LIMITS = LatenessLimits(strict_rtt=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
 """Bounds for a link used without servers: the RTT at rest must be within its tolerance, and at most one packet in a thousand may be
 more than 100 µs (or 1 % of the RTT) late."""
-RUN_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
+RUN_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=5_000_000, p999_share=0.1, mean_ns=None)
 """Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one late packet in a thousand affects every
-thirtieth transaction: a packet more than 2 ms (or 10 % of the RTT) late shows in the transactions' p99. On two CPUs a lateness of 0.12
+thirtieth transaction: a packet more than 5 ms (or 10 % of the RTT) late shows in the transactions' p99. Shorter stalls of the machine
+show in the p99 of every path. On two CPUs a lateness of 0.12
 to 0.61 ms was measured with a load of two connections, and 1.06 to 1.4 ms with sixteen connections that saturate the CPUs."""
 _ROUND_TRIP_P999_SHARE = 0.2
 """Bound on the p99.9 of the packets' lateness, as a share of a round trip that includes time in queues."""

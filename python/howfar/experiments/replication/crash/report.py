@@ -78,7 +78,7 @@ def fault_labels(losses: Sequence[CrashLoss]) -> list[str]:
 
 def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
     """Chart of acknowledged commits lost: a dot for each crash, a bar for the prediction, and a triangle for the rows that others saw
-    and that were then gone."""
+    and that were then lost."""
     if not losses:
         return None
     narrow = width < PHONE
@@ -317,7 +317,7 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
         "lost per\ncrash": lambda loss: lost_cell(loss.lost_per_crash, loss.crashes),
         **columns_by_kind[any(loss.stall_s for loss in losses)],
         "applied,\nnot acknowledged": lambda loss: f"{loss.done_untold:,}",
-        "seen,\nthen gone": lambda loss: f"{loss.phantoms:,}",
+        "others read,\nthen lost": lambda loss: f"{loss.phantoms:,}",
     }
     return make_table(LOSSES, losses, fields, loss_notes(losses), stack=True)
 

@@ -114,14 +114,15 @@ TEXTS: Texts = {
     "were",
     "early-reads-by": "with {subject}, {early:n} of the {seen:n} commits that other sessions saw were not yet acknowledged, or never "
     "were; the median was seen {lead_ms:.3g} ms before its acknowledgement",
-    "phantoms": "{phantoms:n} of the commits that other sessions saw with {subject} were gone after the crash",
+    "phantoms": "{phantoms:n} of the commits that other sessions saw with {subject} were lost in the crash",
     "applied": "in {crashes:of crash crashes}, {applied:of commit} reached the survivor without an acknowledgement: a client that "
     "retries applies them twice",
     "refused": "in {crashes:of crash crashes}, {applied:of commit} reached the survivor though their clients received an error: a "
     "client that retries applies them twice",
     # Notes of the table of losses.
     "rows": '{crashes:of crash crashes} per row{uneven:? at most}; "applied, not acknowledged" (on the survivor, but the client got '
-    'no answer) and "seen, then gone" (other sessions read what the crash undid) are totals over all crashes of a row',
+    'no answer) and "others read, then lost" (what other sessions read and the crash undid) are totals over all '
+    "crashes of a row",
     "without-commit": '"s without a commit": the longest time in which no client of the nodes that kept serving had a commit '
     'acknowledged, with the 95 % interval of the mean; "by a node cut off": all writes that it acknowledged without the others',
     "rate-meanwhile": '"meanwhile": the rate while a member was cut off, slow or joining, relative to the rate before',
@@ -130,9 +131,9 @@ TEXTS: Texts = {
     "all its links, including the load's writes); \"link busy\": the share of that time in which its donor's link was sending",
     # Titles of the chart.
     "most-lost": "up to {most:n} acknowledged commits lost in one crash: {subject}, {fault}",
-    "losses-axis": "acknowledged commits lost in one crash{phantoms:?; triangles: seen by others, then gone}",
+    "losses-axis": "acknowledged commits lost in one crash{phantoms:?; triangles: read by others, then lost}",
     "losses-caption": "each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond{predicted:?. Vertical line and "
-    "grey band: predicted, with its interval}{phantoms:?. Filled triangle: rows that others saw, then gone}",
+    "grey band: predicted, with its interval}{phantoms:?. Filled triangle: rows that others read, then lost}",
     "moments-caption": "for each mode the crash with the median loss ({fault}). Acknowledgements after the bar turns red were known "
     "only to clients and the primary. The takeover starts when the primary is dead",
     "nothing-lost": "no crash lost an acknowledged commit",

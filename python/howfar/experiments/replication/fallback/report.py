@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from howfar.analysis.answer import sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -220,14 +220,14 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
         ("replica away for", lambda story: _seconds(story.away_ms)),
         ("no commit acknowledged for", lambda story: _seconds(story.stall_ms)),
         ("then asynchronous for", lambda story: asynchronous_time_text(story, story.degraded_ms)),
-        ("after the link's return", lambda story: asynchronous_time_text(story, story.after_return_ms)),
+        ("asynchronous after link's return", lambda story: asynchronous_time_text(story, story.after_return_ms)),
         (
             "replica caught up after",
             lambda story: _seconds(story.caught_up_ms, "not seen" if story.degraded_ms else figures.UNKNOWN),
         ),
-        ("it lacked at most", lambda story: figures.whole_number(story.most_behind)),
+        ("commits replica lacked at most", lambda story: figures.whole_number(story.most_behind)),
         ("commits acknowledged alone", lambda story: f"{with_interval(story.unprotected)}{_or_more(story)}"),
-        ("before it had caught up", lambda story: with_interval(story.unprotected_alone)),
+        ("alone until replica caught up", lambda story: with_interval(story.unprotected_alone)),
         ("share of all commits", lambda story: figures.percent(story.share_unprotected)),
     )
     rows = tuple(plain_cells(fact, *(text(story) for story in stories)) for fact, text in figures_by_name)
@@ -239,7 +239,10 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
 
 
 def _notes(stories: Sequence[FallbackStory]) -> tuple[str, ...]:
-    notes = [Finding(id="means", parameters={"trials": max(story.trials for story in stories)})]
+    figures_shown = [(story.stall_ms, story.unprotected, story.unprotected_alone) for story in stories]
+    has_intervals = any(each is not None and each.low is not None for each in chain.from_iterable(figures_shown))
+    means = {"trials": max(story.trials for story in stories), "several": len(stories) > 1, "intervals": has_intervals}
+    notes = [Finding(id="means", parameters=means)]
     for story, label in zip(stories, story_labels(stories), strict=True):
         if story.held_off:
             counts = {"held_off": story.held_off, "trials": story.trials}

@@ -17,7 +17,8 @@ TEXTS: Texts = {
     "waits": "the primary has no timeout: until a replica is back, it acknowledges nothing",
     "others": "an acknowledgement of any one of its {replicas:of replica} is enough, and others were connected",
     # Notes of the table.
-    "means": "means over {trials:of trial} for each mode; 95 % intervals in brackets, where there are enough trials",
+    "means": "means over {trials:of trial}{several:? for each mode}{intervals:?; 95 % intervals in brackets, where there are "
+    "enough trials}",
     "no-timeout": "with {subject}, this server has no timeout and does not fall back",
     "held-off": "with {subject}, the primary switched back only after the load ended in {held_off} of {trials:of trial}",
     "lower-bound": '"or more": commits waited for the replica again only when the load had ended, or not at all',
