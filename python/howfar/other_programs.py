@@ -2,8 +2,7 @@
 
 The rule uses only the CPU time of processes outside howfar, which depends neither on a trial's result nor on its arm:
 
-1. Programs are busy if those with at least `lab.programs.MIN_CPUS` used more than `MAX_QUIET_SHARE` of the
-   machine's CPUs together.
+1. Programs are busy if those with at least `lab.programs.MIN_CPUS` used more than `MAX_QUIET_SHARE` of the machine's CPUs together.
 2. Each trial waits until they are quiet for `SAMPLE_S`, but at most `MAX_WAIT_S`. Each wait in a row that ends without a quiet
    moment halves this limit, so a machine that is always busy costs little time.
 3. A trial that began quiet and during which programs were busy is void, and measured again in its place in the block; after
@@ -47,15 +46,18 @@ def are_busy(programs: Sequence[ProgramUse], machine_cpus: int | None = None) ->
     return sum(program.cpus for program in programs) > MAX_QUIET_SHARE * _cpus(machine_cpus)
 
 
-def busiest(programs: Sequence[ProgramUse], machine_cpus: int | None = None, *, at_most: bool = False) -> str:
+def busiest(
+    programs: Sequence[ProgramUse], machine_cpus: int | None = None, *, at_most: bool = False, with_pid: bool = True
+) -> str:
     """The program that used the most CPU time: `cargo (pid 4711) used 1.0 of 2 CPUs`. `at_most`: it used up to so much."""
     used = "used up to" if at_most else "used"
-    return f"{program_name(programs[0])} {used} {programs[0].cpus:.1f} of {counted(_cpus(machine_cpus), 'CPU')}"
+    name = program_name(programs[0].name, *([programs[0].pid] if with_pid else []))
+    return f"{name} {used} {programs[0].cpus:.1f} of {counted(_cpus(machine_cpus), 'CPU')}"
 
 
-def program_name(program: ProgramUse) -> str:
-    """`cargo (pid 4711)`."""
-    return f"{program.name} (pid {program.pid})"
+def program_name(name: str, *pids: int) -> str:
+    """`cargo (pid 4711)`; the name alone without a PID, or with several."""
+    return f"{name} (pid {pids[0]})" if len(pids) == 1 else name
 
 
 def _cpus(machine_cpus: int | None) -> int:

@@ -369,7 +369,7 @@ def _run_figures(run: ExpectedRun) -> dict[str, str | float]:
 
 def _name_use(programs: Sequence[ProgramUse], verb_for_one: str, verb: str) -> str:
     """`cargo (pid 4711) used 0.9`; `cargo (pid 4711) and rustc (pid 4720), which use 1.2`."""
-    names = _join_few([program_name(program) for program in programs])
+    names = _join_few([program_name(program.name, program.pid) for program in programs])
     return f"{names}{verb_for_one if len(programs) == 1 else verb} {sum(program.cpus for program in programs):.1f}"
 
 

@@ -39,6 +39,7 @@ def in_todays_format(name: str, path: Path) -> tuple[Path, Run]:
 def make_older(path: Path, version: int) -> None:
     """Downgrade the file to an older format `version`: remove the columns that later formats added."""
     db = sqlite3.connect(path)
+    db.execute("DROP INDEX trial_place")  # it names a column that is removed
     for step in range(version, FORMAT_VERSION):
         for added in UPGRADES[step]:
             table, _, _, column, *_ = added.split()

@@ -40,6 +40,16 @@ def void_trial(number: int, reason: str = "because") -> Trial:
     )
 
 
+def test_two_trials_never_have_the_same_place(tmp_path: Path) -> None:
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        first = void_trial(0)
+        file.append_trial(first)
+        with pytest.raises(RunFileError, match="UNIQUE"):
+            file.append_trial(first.model_copy(update={"number": 1}))
+        file.append_trial(first.model_copy(update={"number": 1, "repetition": 1}))
+    assert [trial.repetition for trial in read_run(tmp_path / "a.howfar").trials] == [0, 1]
+
+
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     laboratory, _, instruments = fakes()

@@ -407,8 +407,8 @@ def _lost_levels(info: RunInfo) -> tuple[str, ...]:
     known = info.environment.not_as_requested
     return tuple(
         note
-        for note in notes
-        if f"--{note.split()[2]}" not in info.command and not any(other.startswith(note) for other in known)
+        for factor, note in notes.items()
+        if f"--{factor}" not in info.command and not any(other.startswith(note) for other in known)
     )
 
 

@@ -148,7 +148,7 @@ def conclude_search(
         others=busiest(programs) if programs else "",
     )
     finding = Finding(id=search_result.kind, parameters=parameters)
-    advice = [fill(ADVICE["quiet"], program=program_name(programs[0]))] if programs else []
+    advice = [fill(ADVICE["quiet"], program=program_name(programs[0].name, programs[0].pid))] if programs else []
     advice += [ADVICE[finding.id]] if finding.id in ADVICE else []
     return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, certainty, advice)
 

@@ -134,7 +134,7 @@ def judge(
             ]
         ),
     }
-    program = program_name(programs[0]) if programs else ""
+    program = program_name(programs[0].name, programs[0].pid) if programs else ""
     findings = tuple(
         StampFinding(stamp, because, fill(ADVICE[stamp], program=program))
         for stamp, because in reasons.items()

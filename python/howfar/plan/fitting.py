@@ -168,14 +168,13 @@ def describe_unresumed_sessions(plan: Plan) -> tuple[str, ...]:
     return ("tls 1.3-resumed is measured as 1.3 where connections are persistent: they have nothing to resume",)
 
 
-def describe_lost_levels(
-    plan_toml: str, quick: bool, measured: Mapping[str, Sequence[Level] | None]
-) -> tuple[str, ...]:
-    """Notes on named levels that a plan lists and a run lacks, for older runs without any. `measured`: its levels by factor."""
+def describe_lost_levels(plan_toml: str, quick: bool, measured: Mapping[str, Sequence[Level] | None]) -> dict[str, str]:
+    """Notes by factor on named levels that a plan lists and a run lacks, for older runs without any. `measured`: its levels by
+    factor."""
     try:
         plan = tomllib.loads(plan_toml)
     except tomllib.TOMLDecodeError:
-        return ()
+        return {}
     tables = [plan.get("factors")]
     if quick and isinstance(plan.get("quick"), dict):
         tables.append(plan["quick"].get("factors"))
@@ -187,7 +186,7 @@ def describe_lost_levels(
         listed = [level for level in levels if isinstance(level, str)] if isinstance(levels, list) else []
         lost = [level for level in listed if level not in kept]
         notes[name] = f"left out: {name} {', '.join(lost)}" if lost and kept and kept <= set(listed) else ""
-    return tuple(filter(None, notes.values()))
+    return {name: text for name, text in notes.items() if text}
 
 
 def check_rows(plan: Plan, max_rows: int) -> None:

@@ -99,7 +99,7 @@ class BusyPrograms(Part):
     @property
     def use_without_pid(self) -> str:
         """What the busiest used, without brackets: `cargo used up to 0.9 of 2 CPUs`."""
-        return self.use.replace(self.name, self.programs[0].name, 1)
+        return busiest(self.programs, self.machine_cpus, at_most=True, with_pid=False)
 
     @property
     def in_blocks(self) -> str:
@@ -114,7 +114,7 @@ class BusyPrograms(Part):
     @property
     def name(self) -> str:
         """Name and PID of the busiest."""
-        return program_name(self.programs[0])
+        return program_name(self.programs[0].name, self.programs[0].pid)
 
 
 def find_busy_pages(recorded: RecordedPrograms | None, pages: Sequence[tuple[int, int]]) -> BusyPrograms | None:

@@ -9,9 +9,10 @@ from howfar.analysis.advice import MAX_ARMS_NAMED
 from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
-from howfar.analysis.disturbance import MUCH_DISTURBED_SHARE, DisturbingProgram
+from howfar.analysis.disturbance import MUCH_DISTURBED_SHARE
 from howfar.analysis.summary import Summary
 from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
+from howfar.other_programs import program_name
 from howfar.report.figures import (
     baseline_name,
     compared_cells,
@@ -64,7 +65,6 @@ TEXTS: Texts = {
     "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which {fate}",
     "again": "{one:?was}{several:?were} measured again",
     "out": "{one:?does}{several:?do} not count",
-    "program": "{name}{pid:? (pid {pid})}",
     "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
     "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
 }
@@ -142,7 +142,7 @@ def before_measuring(summary: Summary) -> str:
     are_known = summary.others_cpus is not None if disturbance is None else disturbance.are_seen
     if not programs and are_known:
         return TEXTS["wait-for-quiet"]  # the kernel or short-lived processes used the CPUs
-    named = f", such as {_program(programs[0])}" if programs else ""
+    named = f", such as {program_name(programs[0].name, *programs[0].pids)}" if programs else ""
     return fill(TEXTS["stop-programs"], named=named)
 
 
@@ -297,7 +297,7 @@ def _unused(summary: Summary) -> Iterator[str]:
     fate = TEXTS["out" if unused.left_out else "again"]
     yield fill(
         TEXTS["unused"],
-        program=_program(first),
+        program=program_name(first.name, *first.pids),
         most=first.max_cpus,
         cpus=unused.machine_cpus or 1,
         trials=first.trials,
@@ -306,18 +306,13 @@ def _unused(summary: Summary) -> Iterator[str]:
     )
 
 
-def _program(program: DisturbingProgram) -> str:
-    """`cargo (pid 4711)`; without the PID if it had several."""
-    return fill(TEXTS["program"], name=program.name, pid=program.pids[0] if len(program.pids) == 1 else 0)
-
-
 def _disturbance(summary: Summary) -> Iterator[str]:
     if (disturbance := summary.disturbance) is None:
         return
     figures = disturbance.figures()
     if disturbance.programs:
         first = disturbance.programs[0]
-        figures["program"] = _program(first)
+        figures["program"] = program_name(first.name, *first.pids)
         figures |= {"mostly": int(first.share >= _MOSTLY_SHARE), "among": int(first.share < _MOSTLY_SHARE)}
     yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
     for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:

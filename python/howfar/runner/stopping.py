@@ -41,6 +41,7 @@ from howfar.store.records import (
     ends_attempt,
     is_repeated,
     plan_part,
+    spoiled_attempts,
 )
 
 ATTEMPTS_PER_BLOCK = 3
@@ -262,8 +263,8 @@ def _reference_and_figure(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]
 def _count_blocks_left_out(run: Run, blocks: int) -> int:
     if not run.info.whole_blocks:
         return 0
-    void_attempts = {(trial.block, trial.attempt) for trial in run.trials if ends_attempt(trial)}
-    return sum((block, ATTEMPTS_PER_BLOCK - 1) in void_attempts for block in range(blocks))
+    spoiled = spoiled_attempts(run)
+    return sum((block, ATTEMPTS_PER_BLOCK - 1) in spoiled for block in range(blocks))
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ def left_out_trials(run: Run) -> frozenset[int]:
     with a void trial in their last attempt, except the blocks in `shown_spoiled_blocks`."""
     if run.is_part or not run.info.whole_blocks:
         return frozenset()
-    spoiled, last_attempts, shown = _spoiled_attempts(run), _last_attempts(run), shown_spoiled_blocks(run)
+    spoiled, last_attempts, shown = spoiled_attempts(run), _last_attempts(run), shown_spoiled_blocks(run)
     return frozenset(
         trial.number
         for trial in run.trials
@@ -354,7 +354,7 @@ def shown_spoiled_blocks(run: Run) -> frozenset[int]:
     if not run.info.whole_blocks:
         return frozenset()
     last_attempts = [attempt for attempt in sorted(_last_attempts(run).items()) if attempt[0] < CONFIRMATION_BLOCK]
-    spoiled = _spoiled_attempts(run)
+    spoiled = spoiled_attempts(run)
     return (
         frozenset(block for block, _ in last_attempts[:MAX_SPOILED_SHOWN])
         if all(attempt in spoiled for attempt in last_attempts)
@@ -362,7 +362,8 @@ def shown_spoiled_blocks(run: Run) -> frozenset[int]:
     )
 
 
-def _spoiled_attempts(run: Run) -> set[tuple[int, int]]:
+def spoiled_attempts(run: Run) -> set[tuple[int, int]]:
+    """The attempts at blocks, as block and attempt, that a void trial ended or left incomplete."""
     return {(trial.block, trial.attempt) for trial in run.trials if ends_attempt(trial)}
 
 

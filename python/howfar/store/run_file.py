@@ -337,6 +337,7 @@ CREATE TABLE trial (
     told TEXT, -- JSON: what an application reported
     warnings TEXT NOT NULL -- JSON
 ) STRICT;
+CREATE UNIQUE INDEX trial_place ON trial (block, position, attempt, repetition);
 CREATE TABLE event (
     unix_ns INTEGER NOT NULL,
     what TEXT NOT NULL -- created, resumed: JSON, extended: JSON, confirming: JSON, confirmed: JSON, stopped: ...
