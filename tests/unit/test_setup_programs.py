@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from click.testing import CliRunner
 
 from howfar.cli.record import record
 from howfar.cli.setup import setup
-from howfar.errors import LabError
+from howfar.errors import HowfarError, LabError, MissingError, SandboxForbidden
+from howfar.lab.sandbox import APPARMOR_OPTION, CONTAINER_OPTIONS
 from howfar.setup import check, install
 from howfar.setup.check import CheckedPart, restrictions
 from howfar.setup.install import PACKAGE_MANAGERS, PackageManager, install_packages, plan_installation, untested_system
@@ -252,8 +254,18 @@ def test_capturing_needs_one_right_and_no_laboratory(
     """As in a container without privileges, which may capture what its own network carries."""
     monkeypatch.setattr(check, "lacking_capabilities", lambda: lacking)
     monkeypatch.setattr(check, "missing_programs", lambda names: [])
+    monkeypatch.setattr(check, "_probe_capture", lambda: "")
     (capture,) = (group for group in program_groups() if group.name == "capture")
     assert check._check_programs(capture, laboratory_works=False).works is works
+
+
+def test_a_filter_that_refuses_packet_sockets_stops_capturing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "lacking_capabilities", lambda: ())
+    monkeypatch.setattr(check, "missing_programs", lambda names: [])
+    monkeypatch.setattr(check, "_probe_capture", lambda: "Operation not permitted")
+    (capture,) = (group for group in program_groups() if group.name == "capture")
+    part = check._check_programs(capture, laboratory_works=True)
+    assert (part.works, part.forbidden) == (False, True) and "Operation not permitted" in part.detail
 
 
 def test_without_an_engine_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,18 +278,72 @@ def test_without_an_engine_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> N
     assert code == 3 and output.splitlines()[0] == "howfar does not work here: its engine does not start."
 
 
-def test_what_restricts_a_process_is_named(tmp_path: Path) -> None:
+WORKS = CheckedPart("lab", True, "as root")
+FORBIDDEN = CheckedPart(check._LABORATORY, False, "EPERM", "", forbidden=True)
+NOT_INSTALLED = CheckedPart("run page", False, "not installed: memcached")
+
+
+@pytest.fixture
+def filtered(tmp_path: Path) -> Path:
+    """A folder with the files of /proc and /sys where all filters are in force and user namespaces are off."""
     (tmp_path / "self/attr").mkdir(parents=True)
     (tmp_path / "self/status").write_text("Name:\tx\nSeccomp:\t2\n")
     (tmp_path / "self/attr/current").write_text("docker-default (enforce)\n")
-    (tmp_path / "fs/selinux").mkdir(parents=True)
-    (tmp_path / "fs/selinux/enforce").write_text("1")
-    assert restrictions(tmp_path, tmp_path) == [
-        "A seccomp filter is in force, as in containers.",
-        "SELinux is enforcing on this machine.",
-        "AppArmor enforces the profile docker-default.",
+    for file, text in (("fs/selinux/enforce", "1"), ("sys/user/max_user_namespaces", "0\n")):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text)
+    return tmp_path
+
+
+def test_a_filter_is_named_with_the_part_that_it_may_stop_and_what_to_do(
+    filtered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = restrictions([WORKS, FORBIDDEN, NOT_INSTALLED], filtered, filtered)
+    assert [(one.name, one.stops) for one in found] == [
+        (name, (check._LABORATORY,)) for name in ("seccomp", "selinux", "apparmor", "user-namespaces")
     ]
-    assert restrictions(tmp_path / "none", tmp_path / "none") == []
+    for one, option in zip(
+        found,
+        ("seccomp=unconfined", "label=disable", "apparmor=unconfined", "user.max_user_namespaces=10000"),
+        strict=True,
+    ):
+        assert option in one.remedy and option in one.sentence
+        assert check._LABORATORY in one.sentence
+
+
+def test_a_filter_that_stops_nothing_is_said_to_stop_nothing(filtered: Path) -> None:
+    """A part whose programs are missing is not stopped by a filter."""
+    found = restrictions([WORKS, NOT_INSTALLED], filtered, filtered)
+    assert [one.stops for one in found] == [()] * 4
+    assert all("stops no part" in one.sentence and one.remedy not in one.sentence for one in found)
+    assert restrictions([FORBIDDEN], filtered / "none", filtered / "none") == []
+
+
+def test_roots_laboratory_needs_no_user_namespaces(filtered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert restrictions([FORBIDDEN], filtered, filtered)[-1].stops == ()
+
+
+@pytest.mark.parametrize(
+    ("context", "stops"),
+    [
+        ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", ()),
+        ("system_u:system_r:container_t:s0:c1,c2", (check._LABORATORY,)),
+    ],
+)
+def test_selinux_stops_only_what_its_policy_confines(filtered: Path, context: str, stops: tuple[str, ...]) -> None:
+    (filtered / "self/attr/current").write_text(context)
+    (selinux,) = (one for one in restrictions([FORBIDDEN], filtered, filtered) if one.name == "selinux")
+    assert selinux.stops == stops and context.split(":")[2] in selinux.fact
+
+
+@pytest.mark.parametrize(("error", "forbidden"), [(SandboxForbidden("no", ""), True), (MissingError("no", ""), False)])
+def test_only_what_the_kernel_refuses_counts_as_forbidden(error: HowfarError, forbidden: bool) -> None:
+    def probe() -> str:
+        raise error
+
+    assert check._probe_part("x", probe).forbidden is forbidden
 
 
 def test_what_is_here_is_found_by_name_or_by_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,3 +361,11 @@ def test_the_sidecar_in_the_documents_is_a_command_that_howfar_knows() -> None:
     assert words[0] == "record"
     known = {option for parameter in record.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("document", ["install.md", "limitations.md"])
+def test_each_document_names_exactly_the_options_that_the_laboratory_needs(document: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / document).read_text().replace("\\\n", " ")
+    (line,) = (line for line in text.splitlines() if "--cap-add SYS_ADMIN" in line)
+    assert re.findall(r"--(?:cap-add|device) [\w/]+", line) == list(CONTAINER_OPTIONS)
+    assert APPARMOR_OPTION in text and "seccomp=unconfined" not in text and "--privileged" not in text

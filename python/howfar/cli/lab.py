@@ -27,6 +27,7 @@ from howfar.cli.target_options import enter_sandbox
 from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError, UsageError, describe_exit_status, shell_exit_code
+from howfar.lab import sandbox
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
@@ -45,7 +46,7 @@ from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.cells import cells
 from howfar.plan.factor import Level
-from howfar.plan.factors import IDLE
+from howfar.plan.factors import IDLE, PATH, TLS
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
 from howfar.stopping import forwarding_end_requests_to
@@ -322,7 +323,7 @@ def _run_inside(
     receipt: Path | None,
 ) -> int:
     """Run the command in the sandbox and return its exit code."""
-    path = find_path(str(factors["path"]))
+    path = find_path(PATH.level_in(factors))
     with ExitStack() as cleanup:
         laboratory = cleanup.enter_context(open_laboratory(request))
         variables = _open_environment(laboratory, path, factors, cleanup)
@@ -360,7 +361,7 @@ def _open_environment(
     """Start the server, if one was requested, and return the environment variables for CMD."""
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host_variables(laboratory)
-    tls = None if factors["tls"] == "off" else str(factors["tls"])
+    tls = None if TLS.level_in(factors) == "off" else TLS.level_in(factors)
     if tls and path.by_socket and laboratory.store.kind == "postgresql":
         raise UsageError(
             f"the path {path.name} ends at PostgreSQL's Unix socket, which PostgreSQL does not encrypt",
@@ -483,7 +484,8 @@ def _note_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]
     parts += describe_groups(factors)
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
-    for sentence in (", ".join(parts), *laboratory.warnings):
+    late = sandbox.lacking_timing() if laboratory.link is not None else None
+    for sentence in (", ".join(parts), *laboratory.warnings, *filter(None, [late])):
         note(sentence)
 
 

@@ -240,7 +240,7 @@ def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Pa
         notes += [f"left out: path {', '.join(paths)}: {error.message}"] if paths else []
     if code is not None:
         return code
-    for sentence in fitted.notes:
+    for sentence in (*fitted.notes, *session.machine_notes(loaded.plan)):
         progress.note(f"howfar: {sentence}")
     facts = RunEnvironment(not_as_requested=notes)
     with session.open_testbed(loaded.plan, progress.preparing) as laboratory:

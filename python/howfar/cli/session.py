@@ -59,6 +59,14 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
     return run_in_sandbox(has_run_file=True)
 
 
+def machine_notes(plan: Plan) -> list[str]:
+    """Sentences about what this machine lacks for the plan; the run is possible nevertheless."""
+    from howfar.lab import sandbox
+
+    late = sandbox.lacking_timing() if lab_request(plan).needs_link else None
+    return [] if late is None else [late]
+
+
 def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
     """The laboratory for all cells of a plan. `on_step` is called with each step that takes a while."""
     from howfar.lab.laboratory import open_laboratory
@@ -100,11 +108,18 @@ def _max_connections(plan: Plan) -> int:
 
 def instruments() -> Instruments:
     """The real instruments of a trial: the engine, the clocks, and the watch for other load on the machine."""
+    from howfar.lab.cpu_speed import measure_speed
     from howfar.lab.environment import LoadWatch
     from howfar.lab.programs import ProgramWatch
     from howfar.other_programs import waits_for_programs
 
-    return Instruments(watch=LoadWatch, programs=ProgramWatch, waits=waits_for_programs(), facts=program_facts)
+    return Instruments(
+        watch=LoadWatch,
+        programs=ProgramWatch,
+        measure_speed=measure_speed,
+        waits=waits_for_programs(),
+        facts=program_facts,
+    )
 
 
 def default_run_path(plan: str, utc: str) -> Path:

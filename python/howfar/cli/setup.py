@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,7 @@ from howfar.setup.programs import missing_programs, program_groups
 from howfar.units import counted
 
 if TYPE_CHECKING:
-    from howfar.setup.check import CheckedPart
+    from howfar.setup.check import CheckedPart, Restriction
     from howfar.setup.install import Installation
 
 
@@ -124,15 +125,17 @@ def _absolute_path() -> str:
 def _check(as_json: bool) -> int:
     from howfar.setup.check import check_machine, restrictions
 
-    parts, restricted = check_machine(), restrictions()
+    parts = check_machine()
+    restricted = restrictions(parts)
     if as_json:
-        show_json(json.dumps({"parts": [asdict(part) for part in parts], "restrictions": restricted}, indent=2))
+        facts = {"parts": [asdict(part) for part in parts], "restrictions": [asdict(one) for one in restricted]}
+        show_json(json.dumps(facts, indent=2))
     else:
         click.echo(_screen(parts, restricted))
     return 0 if parts[0].works else MissingError.exit_code
 
 
-def _screen(parts: Sequence[CheckedPart], restricted: Sequence[str]) -> str:
+def _screen(parts: Sequence[CheckedPart], restricted: Sequence[Restriction]) -> str:
     """The answer, then what works and what does not, with the reason and the remedy."""
     rows = [
         (
@@ -141,7 +144,9 @@ def _screen(parts: Sequence[CheckedPart], restricted: Sequence[str]) -> str:
         )
         for part in parts
     ]
-    return "\n".join([_answer(parts), "", *table(rows, width()), *(f"\n{sentence}" for sentence in restricted)])
+    return "\n".join(
+        [_answer(parts), "", *table(rows, width()), *(f"\n{fill(one.sentence, width())}" for one in restricted)]
+    )
 
 
 def _answer(parts: Sequence[CheckedPart]) -> str:

@@ -38,6 +38,17 @@ _INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 _HANDLED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities needed for namespaces, interfaces and packet sockets."""
+_SYS_NICE = 23
+_IDLE_DEVICE = "/dev/cpu_dma_latency"
+TIMING_OPTIONS = ("--cap-add SYS_NICE", f"--device {_IDLE_DEVICE}")
+"""Options of a container with which packets of the emulated link are in time: the real-time class, and CPUs that do not sleep."""
+CONTAINER_OPTIONS = (*(f"--cap-add {name}" for name in _CAPABILITIES), *TIMING_OPTIONS)
+"""Options of a container in which the laboratory works; where AppArmor confines containers, it needs `APPARMOR_OPTION` as well."""
+APPARMOR_OPTION = "--security-opt apparmor=unconfined"
+REALTIME_OPTION = "--cpu-rt-runtime=950000"
+"""Option of a container that has SYS_NICE, where the kernel gives control groups (version 1) no time in the real-time class."""
+_CONTAINER_MARKS = ("/run/.containerenv", "/.dockerenv")
+"""Files that Podman and Docker put into a container."""
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("user/max_user_namespaces", "0", "10000"),
@@ -147,11 +158,20 @@ def _try_namespaces(network: bool) -> tuple[str, ...] | SandboxForbidden:
 def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
     """Advice for a machine that forbids namespaces, including the kernel settings that forbid them to users, if any."""
     advice = [missing_right(os.geteuid() == 0, lacking_capabilities(), _in_chroot())]
+    advice += [
+        f"set {name} to {permitting} (it is {value})" for name, value, permitting in forbidding_settings(proc_sys)
+    ]
+    return f"{', or '.join(advice)}. The paths socket and tcp work without namespaces."
+
+
+def forbidding_settings(proc_sys: Path = Path("/proc/sys")) -> list[tuple[str, str, str]]:
+    """The kernel settings that forbid user namespaces: name, value, and a value that permits them."""
+    found = []
     for name, forbidding, permitting in _SYSCTLS:
         with contextlib.suppress(OSError):
             if (proc_sys / name).read_text().strip() == forbidding:
-                advice.append(f"set {name.replace('/', '.')} to {permitting} (it is {forbidding})")
-    return f"{', or '.join(advice)}. The paths socket and tcp work without namespaces."
+                found.append((name.replace("/", "."), forbidding, permitting))
+    return found
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
@@ -176,13 +196,81 @@ def network_remedy() -> str:
 
 def lacking_capabilities() -> tuple[str, ...]:
     """Names, without `CAP_`, of the needed capabilities that this process lacks; empty if /proc does not list capabilities."""
+    effective = _effective_capabilities()
+    return tuple(name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1)
+
+
+def _effective_capabilities() -> int:
+    """The bits of the effective capabilities; all bits if /proc does not list them."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
-        return ()
+        return -1
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    effective = -1 if match is None else int(match.group(1), 16)
-    return tuple(name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1)
+    return -1 if match is None else int(match.group(1), 16)
+
+
+def describe_lacking_timing(
+    has_realtime: bool, has_idle_device: bool, in_user_namespace: bool, in_container: bool, has_nice: bool = False
+) -> str | None:
+    """The rights that a container lacks to deliver packets of the emulated link in time, with their remedy; None if it lacks none.
+
+    Root without the real-time class is in a container, except in a user namespace, which may be the sandbox's own. `has_nice`: whether
+    it has the capability for that class nevertheless.
+    """
+    nice_option, device_option = TIMING_OPTIONS
+    realtime_option = REALTIME_OPTION if has_nice and not in_user_namespace else nice_option
+    lacking = [] if has_realtime else [("the real-time class", realtime_option)]
+    lacking += [] if has_idle_device else [(_IDLE_DEVICE, device_option)]
+    if not lacking or (in_user_namespace and not in_container):
+        return None
+    names, options = (" and ".join(name for name, _ in lacking), " ".join(option for _, option in lacking))
+    whose = "only a container of root may have that, with" if in_user_namespace else "a container needs"
+    return f"packets of the link may be late, because howfar lacks {names} here: {whose} {options}"
+
+
+def lacking_timing() -> str | None:
+    """`describe_lacking_timing` of this process; None also for users other than root."""
+    if os.geteuid() != 0:
+        return None
+    return describe_lacking_timing(
+        _has_realtime(),
+        not Path("/sys/devices/system/cpu/cpu0/cpuidle").exists() or _is_writable(_IDLE_DEVICE),
+        _read_words("/proc/self/uid_map") != ["0", "0", "4294967295"],
+        any(Path(mark).exists() for mark in _CONTAINER_MARKS),
+        bool(_effective_capabilities() >> _SYS_NICE & 1),
+    )
+
+
+def _has_realtime() -> bool:
+    """Whether the kernel lets a thread enter the real-time class, found by trial."""
+
+    def enter() -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            entered.append(True)
+
+    entered: list[bool] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return bool(entered)
+
+
+def _is_writable(device: str) -> bool:
+    """Whether a device can be opened, which a container's device rules may forbid in spite of the file's mode."""
+    try:
+        os.close(os.open(device, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _read_words(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split()
+    except OSError:
+        return []
 
 
 def _in_chroot() -> bool:

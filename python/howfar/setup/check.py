@@ -6,15 +6,23 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from howfar.engine.process import engine_info
-from howfar.errors import HowfarError, MissingError
-from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
+from howfar.errors import HowfarError, MissingError, SandboxForbidden
+from howfar.lab.sandbox import (
+    APPARMOR_OPTION,
+    forbidding_settings,
+    lacking_capabilities,
+    lacking_timing,
+    namespace_flags,
+    network_remedy,
+)
 from howfar.lab.servers.galera_programs import transfer_obstacle
 from howfar.setup.programs import ProgramGroup, missing_programs, program_groups
 
@@ -32,8 +40,30 @@ class CheckedPart:
     """The versions or programs with which it works, or the reason why it does not work."""
     remedy: str = ""
     """What to do if it does not work."""
+    forbidden: bool = False
+    """Whether the kernel refuses what the part needs, so that a filter may be the reason."""
 
 
+@dataclass(frozen=True)
+class Restriction:
+    """A filter or setting of the system that restricts this process in addition to its user's permissions."""
+
+    name: str
+    fact: str
+    """What is in force, as a sentence."""
+    stops: tuple[str, ...]
+    """Names of the forbidden parts of which it may be the reason."""
+    remedy: str
+    """What lifts the restriction."""
+
+    @property
+    def sentence(self) -> str:
+        if not self.stops:
+            return f"{self.fact} It stops no part of howfar here."
+        return f"{self.fact} It may be what stops {' and '.join(self.stops)}. {self.remedy}"
+
+
+_LABORATORY = "lab, run, predict, replay"
 _PART_BY_EXTRA = {
     "hosts": ("hosts, run --on (Ray)", {"ray": "Ray"}),
     "report": ("charts of HTML pages", {"altair": "Altair", "vl_convert": "vl-convert"}),
@@ -43,7 +73,7 @@ _PART_BY_EXTRA = {
 
 def check_machine() -> list[CheckedPart]:
     """Check all parts, beginning with those with the fewest requirements."""
-    laboratory = _probe_part("lab, run, predict, replay", _probe_laboratory)
+    laboratory = _probe_part(_LABORATORY, _probe_laboratory)
     return [
         _probe_part("TARGET, load, doctor, slope, record", _probe_engine),
         laboratory,
@@ -57,7 +87,7 @@ def _probe_part(name: str, probe: Callable[[], str]) -> CheckedPart:
     try:
         return CheckedPart(name, True, probe())
     except HowfarError as error:
-        return CheckedPart(name, False, error.message, error.advice)
+        return CheckedPart(name, False, error.message, error.advice, isinstance(error, SandboxForbidden))
 
 
 def _probe_engine() -> str:
@@ -90,10 +120,12 @@ def _probe_laboratory() -> str:
         raise MissingError(f"an interface in a namespace took longer than {_TIMEOUT_S} s", "Try again.") from error
     if result.returncode != 0:
         reason = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
-        is_ip_missing = any(program.name == "ip" for program in missing_programs(("lab",)))
-        remedy = "Run `howfar setup`." if is_ip_missing else network_remedy()
-        raise MissingError(f"no interface could be created in a namespace: {reason}", remedy)
-    return "as root" if os.geteuid() == 0 else "without root, in user namespaces"
+        message = f"no interface could be created in a namespace: {reason}"
+        if any(program.name == "ip" for program in missing_programs(("lab",))):
+            raise MissingError(message, "Run `howfar setup`.")
+        raise SandboxForbidden(message, network_remedy())
+    late = lacking_timing()
+    return ("as root" if os.geteuid() == 0 else "without root, in user namespaces") + (f"; {late}" if late else "")
 
 
 def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
@@ -106,11 +138,23 @@ def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
     if group.name == "capture" and "NET_RAW" in lacking_capabilities():
         detail = "its programs are installed, but the right to capture packets is missing"
         return CheckedPart(group.part, False, detail, "Run as root; a container needs --cap-add NET_RAW.")
+    if group.name == "capture" and (refusal := _probe_capture()):
+        detail = f"its programs are installed, but the system refuses to capture packets: {refusal}"
+        return CheckedPart(group.part, False, detail, "Lift the filter that is named below.", forbidden=True)
     if not laboratory_works and group.laboratory:
         return CheckedPart(
             group.part, False, "its programs are installed, but the laboratory does not work", "See above."
         )
     return CheckedPart(group.part, True, "its programs are installed")
+
+
+def _probe_capture() -> str:
+    """Open a packet socket, and return the system's reason if it refuses; empty if it does not."""
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return ""
 
 
 def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> CheckedPart:
@@ -122,17 +166,36 @@ def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Check
     return CheckedPart(name, True, f"{' and '.join(modules.values())} installed")
 
 
-def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
-    """Return sentences about restrictions on this process in addition to its user's permissions."""
-    sentences = []
+def restrictions(
+    parts: Sequence[CheckedPart], proc: Path = Path("/proc"), sys: Path = Path("/sys")
+) -> list[Restriction]:
+    """The filters and settings in force, each with the parts that it may stop."""
+    stopped = tuple(part.name for part in parts if part.forbidden)
+    found = []
     if "\nSeccomp:\t2" in _read_or_empty(proc / "self/status"):
-        sentences.append("A seccomp filter is in force, as in containers.")
+        remedy = (
+            "A container's usual filter permits namespaces with --cap-add SYS_ADMIN; another one needs "
+            "--security-opt seccomp=unconfined."
+        )
+        found.append(Restriction("seccomp", "A seccomp filter is in force, as in containers.", stopped, remedy))
+    context = _read_or_empty(proc / "self/attr/current").strip("\0\n ")
     if _read_or_empty(sys / "fs/selinux/enforce").strip() == "1":
-        sentences.append("SELinux is enforcing on this machine.")
-    profile = _read_or_empty(proc / "self/attr/current").strip("\0\n ")
-    if profile.endswith("(enforce)"):
-        sentences.append(f"AppArmor enforces the profile {profile.removesuffix('(enforce)').strip()}.")
-    return sentences
+        domain = context.split(":")[2] if context.count(":") >= 3 else "unknown"
+        is_confined = not domain.startswith("unconfined")
+        remedy = "See `ausearch -m avc -ts recent`; a container needs --security-opt label=disable."
+        fact = f"SELinux is enforcing on this machine; the domain of howfar is {domain}."
+        found.append(Restriction("selinux", fact, stopped if is_confined else (), remedy))
+    if context.endswith("(enforce)"):
+        profile = context.removesuffix("(enforce)").strip()
+        remedy = f"A container needs {APPARMOR_OPTION}; otherwise see `aa-status`."
+        found.append(Restriction("apparmor", f"AppArmor enforces the profile {profile}.", stopped, remedy))
+    for name, value, permitting in forbidding_settings(proc / "sys"):
+        without_root = tuple(part for part in stopped if part == _LABORATORY and os.geteuid() != 0)
+        fact = f"{name} is {value}: users may not create user namespaces."
+        found.append(
+            Restriction("user-namespaces", fact, without_root, f"Run as root, or `sysctl -w {name}={permitting}`.")
+        )
+    return found
 
 
 def _read_or_empty(path: Path) -> str:
