@@ -1,12 +1,10 @@
 """Whether this machine is quiet enough to measure: other programs' CPU time, steal, and how much the speed of its CPUs scatters.
 
-The speed is the CPU time of a fixed piece of work. A neighbour on the same core slows the piece, and no counter shows that. The piece
-keeps a core's execution units busy, because such work is slowed most. Start reading at `measure`.
+The speed is the CPU time of a fixed piece of work. Start reading at `measure`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -22,6 +20,7 @@ from threading import Event
 from howfar.analysis.diagnostics import MAX_CPU_SCATTER, MAX_STEAL_SHARE, is_much_by_others
 from howfar.contract.receipt import ProgramUse
 from howfar.findings import Texts, fill, join, note
+from howfar.lab.cpu_speed import MAX_CPUS, time_piece
 from howfar.lab.environment import LoadWatch, machine_facts
 from howfar.lab.programs import MIN_CPUS, PID_OF_INIT, watching_programs
 from howfar.other_programs import are_busy, program_name
@@ -35,8 +34,6 @@ from howfar.units import counted
 
 MAX_S = 3.0
 """Maximum duration of a check."""
-MAX_CPUS = 8
-"""Maximum number of CPUs whose speed is measured."""
 PLAN = "paths"
 """The plan whose blocks and time a quick and a full run have here."""
 OWN_SCATTER = 0.02
@@ -44,7 +41,6 @@ OWN_SCATTER = 0.02
 machine has ±2.6 %; those of `paths` had ±3 to ±5 %."""
 MIN_PIECES = 5
 """Minimum number of pieces of work on a CPU that show the scatter of its speed."""
-_PIECE = bytes(range(256)) * 1600
 _PAUSE_PER_WORK = 9
 """Pause after a round of pieces, relative to their CPU time: the check uses a tenth of a CPU."""
 _MIN_PAUSE_S = 0.02
@@ -136,7 +132,7 @@ def measure(seconds: float, sleep: Callable[[float], object] = time.sleep) -> Qu
     try:
         with watching_programs() as start_watch:
             watch, load, start_s, own_s = start_watch(), LoadWatch(), time.monotonic(), time.process_time()
-            pieces_ns = time_pieces(usable[:MAX_CPUS], min(seconds, MAX_S), PieceTimer(_do_piece, sleep))
+            pieces_ns = time_pieces(usable[:MAX_CPUS], min(seconds, MAX_S), PieceTimer(time_piece, sleep))
             watched_s, own_s = max(time.monotonic() - start_s, 1e-6), time.process_time() - own_s
             machine_load, programs = load.finish(), None if watch is None else watch.finish()
     finally:
@@ -182,15 +178,6 @@ def time_pieces(cpus: Sequence[int], seconds: float, timer: PieceTimer) -> dict[
         left_s = end_s - timer.monotonic_s()
         if left_s <= 0 or timer.sleep(min(max(_PAUSE_PER_WORK * work_ns / 1e9, _MIN_PAUSE_S), left_s)):
             return dict(pieces_ns)
-
-
-def _do_piece(cpu: int) -> int | None:
-    with suppress(OSError):
-        os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
-        start_ns = time.thread_time_ns()
-        hashlib.blake2b(_PIECE).digest()
-        return time.thread_time_ns() - start_ns
-    return None
 
 
 # ---------------------------------------------------------------- the judgement

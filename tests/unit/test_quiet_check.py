@@ -16,6 +16,7 @@ from tests.unit.rendered import is_short
 from howfar import quiet_check
 from howfar.analysis.diagnostics import cpu_scatter
 from howfar.contract.receipt import ProgramUse
+from howfar.lab import cpu_speed
 from howfar.other_programs import MAX_QUIET_SHARE
 from howfar.quiet_check import (
     MAX_S,
@@ -176,7 +177,7 @@ def test_a_check_beside_other_work_ends_with_it(monkeypatch: pytest.MonkeyPatch)
 def test_a_real_check_names_what_it_sees_and_restores_the_cpus() -> None:
     usable = os.sched_getaffinity(0)
     check = quiet_check.measure(0.2, lambda seconds: True)
-    assert os.sched_getaffinity(0) == usable and check.pieces == min(len(usable), quiet_check.MAX_CPUS)
+    assert os.sched_getaffinity(0) == usable and check.pieces == min(len(usable), cpu_speed.MAX_CPUS)
     assert check.cpus == os.cpu_count() and check.programs is not None
 
 

@@ -14,7 +14,8 @@ from howfar.contract.messages import (
     Finished,
     Measuring,
 )
-from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt import SpeedReceipt, TrialReceipt
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.other_programs import OtherPrograms, Programs, ProgramsInTrial
@@ -53,6 +54,8 @@ class Instruments:
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
     programs: Callable[[], Programs | None] = lambda: None
+    measure_speed: Callable[[], dict[int, int]] = dict
+    """Measures the speed of the CPUs: the CPU time of a piece of work in ns, by CPU. Empty: not measured."""
     waits: bool = True
     """Whether trials wait for other programs, and are repeated if these disturb them."""
     facts: Callable[[], RunEnvironment] = RunEnvironment
@@ -71,6 +74,8 @@ class TrialResults:
     window: Window | None = None
     fault: FaultRecord | None = None
     void_reason: str | None = None
+    speed_after_ns: dict[int, int] = field(default_factory=dict)
+    """The CPU time of the piece of work after the window, by CPU."""
 
     def note_other_programs(self, in_trial: ProgramsInTrial) -> None:
         """Record what other programs did, and make the trial void if they disturbed it, whatever else went wrong meanwhile."""
@@ -106,8 +111,9 @@ class StartedTrial:
             nonlocal watch
             if isinstance(event, Measuring):
                 watch = self.instruments.watch()
-            elif isinstance(event, Finished) and watch is not None:
-                self.results.load = watch.finish()
+            elif isinstance(event, Finished):
+                self.results.load = watch.finish() if watch is not None else None
+                self.results.speed_after_ns = self.instruments.measure_speed()
             pass_on(event)
 
         return note_event
@@ -140,12 +146,13 @@ def run_trial(
     """
     started, others = instruments.unix_ns(), others or OtherPrograms(instruments.programs)
     in_trial: ProgramsInTrial | None = None
-    results = TrialResults()
+    results, speed_before_ns = TrialResults(), {}
     try:
         with laboratory.trial_environment(arm.factors) as environment:
             load = prepare_load(plan, arm, environment, stream_seed(seed, slot.block))
             # Looking at all processes takes CPU time, so it is done before the load and after it, warm-up included.
             others.begin_trial()
+            speed_before_ns = instruments.measure_speed()
             trial = StartedTrial(slot, arm, plan, seed, load, environment, instruments, on_event, results)
             try:
                 _measure(trial)
@@ -155,6 +162,8 @@ def run_trial(
         results.void_reason = error.message
     if in_trial is not None:
         results.note_other_programs(in_trial)
+    if speed_before_ns and results.speed_after_ns:
+        results.receipt.speed = SpeedReceipt(before_ns=speed_before_ns, after_ns=results.speed_after_ns)
     return Trial(
         number=number,
         block=slot.block,
@@ -210,7 +219,7 @@ def _measure_window(trial: StartedTrial) -> None:
         raise _find_cause(error, environment) from error
     session = outcome.ready.receipt
     results.measured = load.make_figures(outcome)
-    results.receipt = TrialReceipt(session=session)
+    results.receipt = TrialReceipt(session=SessionReceipt.from_engine(session))
     collected = environment.collect_receipt(session, load.collect_facts(outcome))
     results.receipt = results.receipt.updated(collected.receipt)
     checked = load.check(outcome)
