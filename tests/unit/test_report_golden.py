@@ -47,10 +47,7 @@ def murky() -> Summary:
 
 
 FORMATS: dict[str, Callable[[], str]] = {
-    "terminal-60.txt": lambda: terminal.render(clear(), 60),
     "terminal-80.txt": lambda: terminal.render(clear(), 80),
-    "terminal-120.txt": lambda: terminal.render(clear(), 120),
-    "terminal-80-ascii.txt": lambda: terminal.render(clear(), 80, unicode=False),
     "terminal-80-murky.txt": lambda: terminal.render(murky(), 80),
     "report.md": lambda: markdown.render(clear()),
     "report.csv": lambda: csv.render(clear()),
@@ -66,14 +63,6 @@ def test_golden(name: str) -> None:
 def test_the_published_schema_and_its_page_are_current() -> None:
     is_golden(SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n")
     is_golden(SCHEMA_PAGE, report_page(schema()))
-
-
-@pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for summary in (clear(), murky()):
-        for unicode in (True, False):
-            for line in terminal.render(summary, width, unicode=unicode).splitlines():
-                assert len(line) <= width
 
 
 def test_colour_adds_nothing_but_colour() -> None:
