@@ -42,7 +42,7 @@ def report_page(schema: Schema) -> str:
 
 
 def field_docstrings(kind: type[Part]) -> dict[str, str]:
-    """The docstring below each field, also of inherited fields."""
+    """The docstring below each field, also of inherited fields, by the field's name in JSON."""
     docstrings: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not issubclass(base, Part):
@@ -55,7 +55,8 @@ def field_docstrings(kind: type[Part]) -> dict[str, str]:
         assert isinstance(definition, ast.ClassDef), "the source of a class is its definition"
         for field, below in pairwise(definition.body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-                docstrings[field.target.id] = ast.literal_eval(below.value)
+                name = field.target.id
+                docstrings[kind.model_fields[name].serialization_alias or name] = ast.literal_eval(below.value)
     return docstrings
 
 

@@ -22,8 +22,8 @@ def copy_without(slice_name: str, target: Path) -> list[Path]:
     text, found = re.subn(rf'"{slice_name}"(, )?', "", registry.read_text("utf-8"), count=1)
     assert found, f"{slice_name} is no slice"
     registry.write_text(text, "utf-8")
-    for plan in plans:
-        for recorded in (target / "tests" / "data").rglob(f"{plan}-*"):
+    for name in (slice_name, *plans):
+        for recorded in (target / "tests" / "data").rglob(f"{name}-*"):
             recorded.unlink()
     removed = list(_dependent_tests(target, f"howfar.experiments.{slice_name}"))
     for path in removed:

@@ -47,7 +47,7 @@ def test_a_slice_is_a_folder_with_a_name_of_its_own() -> None:
     assert all((ROOT / "python" / "howfar" / "experiments" / name / "__init__.py").is_file() for name in SLICES)
 
 
-NAMING_FILES = 1
+NAMING_FILES = 0
 """Number of files of the core that name an experiment's matter; only to be lowered."""
 
 

@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
@@ -23,12 +24,36 @@ and `ID, after OTHER` of one that follows the id `OTHER`. Fields are `{subject}`
 formats of `_Formatter`."""
 
 
+class Quantity(StrEnum):
+    """What an estimate is of; the part after the last hyphen is its unit, a ratio, a share or a count."""
+
+    THROUGHPUT = "throughput-ratio"
+    CPU = "cpu-ratio"
+    ADDED_P50 = "added-p50-us"
+    CONNECT = "connect-us"
+    CLIENTS = "clients-count"
+    ANSWERED = "answered-share"
+    CAPACITY = "capacity-per-s"
+    P50 = "p50-ms"
+    P99 = "p99-ms"
+    COMMITS = "commits-per-s"
+    ROUND_TRIPS = "round-trips-count"
+    UNPROTECTED = "unprotected-commits-count"
+    LOST = "lost-per-crash-count"
+    STALL = "stall-s"
+    REJOIN = "rejoin-s"
+    PAGE_CPU = "page-cpu-ms"
+    ADDED_PAGE_TIME = "added-page-ms"
+
+
 class Finding(Part):
     """One thing that a run shows."""
 
     id: str
     subject: str = ""
     """The arm or the level of a factor that it is about."""
+    metric: Quantity | None = None
+    """What `estimate` is of. None: there is no estimate."""
     estimate: Estimate | None = None
     verdict: Resolution | None = None
     """What the interval of a ratio shows. None: nothing is compared."""

@@ -180,5 +180,5 @@ class Testbed(Protocol):
         ...
 
     def trial_environment(self, factors: Mapping[str, Level]) -> AbstractContextManager[TrialEnvironment]:
-        """A freshly started server with its data in memory, and the path of `factors["path"]` to it."""
+        """A freshly started server with its data in memory, and the path of the cell `factors` to it."""
         ...

@@ -118,6 +118,13 @@ def spoken_rate(bps: float) -> str:
     return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
 
 
+def spoken_span(seconds: float) -> str:
+    """How long something took, for sentences: `55 s`, `12 min`, `2.5 h`."""
+    if round(seconds) < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if round(seconds / 60) < 100 else f"{seconds / 3600:.1f} h"
+
+
 def format_size_bytes(value: float) -> str:
     """65536 -> `64KiB`; multiples of 1000 in decimal units: `1MB`."""
     if value and value % 1000 == 0:

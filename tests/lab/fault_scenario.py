@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -80,7 +79,7 @@ def _run_fault(replica_set: ReplicaSet, context: ReplicaSetContext, case: Mappin
         fallback = run_fallback(fault_context, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
         return {"record": fallback.record.model_dump(), "transactions": fallback.outcome.finished.transactions}
     fault = FAULTS[case["fault"]]
-    fault = replace(fault, failover_ns=case.get("failover_ns", fault.failover_ns))
+    fault = fault.model_copy(update={"failover_ns": case.get("failover_ns", fault.failover_ns)})
     with patch.dict(FAULTS, {case["fault"]: fault}):
         crashed = run_crash(fault_context, job, case["fault"], case["after_ns"])
     return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from howfar.contract.replication_receipt import ReplicationWindow
 from howfar.doctor.examine import examine
 from howfar.doctor.findings import Finding, Kind
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
@@ -21,7 +22,7 @@ from howfar.experiments.replication.lab import ReplicaSet
 from howfar.experiments.replication.lab.binary_log import BinaryLogReplication, query_status, query_variables
 from howfar.experiments.replication.lab.links import EmulatedReplicationLink
 from howfar.experiments.replication.lab.member import Member, refuse_errant_transactions, wait_for
-from howfar.experiments.replication.lab.proof import latency_violation, window_violations
+from howfar.experiments.replication.lab.proof import latency_violation
 from howfar.experiments.replication.lab.replica_set import promote
 from howfar.experiments.replication.lab.watch import CommitWatch, LagWatch
 from howfar.lab.servers import USER
@@ -69,7 +70,7 @@ def commits(replica_set: ReplicaSet) -> Answer:
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,
         "after": after.as_json(),
-        "violations": window_violations(replica_set.spec, before, after, INSERTS),
+        "violations": ReplicationWindow.between(before, after).violations(replica_set.spec, INSERTS),
         "too_fast": latency_violation(replica_set.spec, times[INSERTS // 2], min(rtts, default=0)),
     }
 
@@ -97,8 +98,8 @@ def fallback(replica_set: ReplicaSet) -> Answer:
     _error_of(lambda: replica_set.wait_until_caught_up(replica_set.replicas[0]))
     return {
         "longest_ns": times[-1],
-        "violations": window_violations(replica_set.spec, before, after, 3),
-        "late_violations": window_violations(replica_set.spec, before, replica_set.snapshot(), 3),
+        "violations": ReplicationWindow.between(before, after).violations(replica_set.spec, 3),
+        "late_violations": ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 3),
         "before": before.as_json(),
         "after": after.as_json(),
     }
@@ -127,7 +128,10 @@ def cancelled(replica_set: ReplicaSet) -> Answer:
     writing.join(TIMEOUT_S)
     replica_set.links[0].restore()
     replica_set.wait_until_caught_up(replica_set.replicas[0])
-    return {"error": errors[0], "violations": window_violations(replica_set.spec, before, replica_set.snapshot(), 1)}
+    return {
+        "error": errors[0],
+        "violations": ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 1),
+    }
 
 
 def hang(replica_set: ReplicaSet) -> Answer:
@@ -363,8 +367,8 @@ def _inject(
         answer["samples"] = len(lag.finish())
         answer["acknowledged"], answer["errors"] = len(writers.acknowledged), writers.errors[:1]
     try:
-        answer["violations"] = window_violations(
-            replica_set.spec, before, replica_set.snapshot(), len(writers.acknowledged)
+        answer["violations"] = ReplicationWindow.between(before, replica_set.snapshot()).violations(
+            replica_set.spec, len(writers.acknowledged)
         )
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]

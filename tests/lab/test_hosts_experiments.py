@@ -177,7 +177,7 @@ def test_three_hosts_form_a_cluster_over_their_real_links(
         window, writers = require(cluster.window), require(trial.receipt.writers)
         nodes = require(window.after).nodes
         assert [node.name for node in nodes] == ["primary", "replica1", "replica2"]
-        assert not any(node.unlike for node in nodes)
+        assert not any(node.mismatches for node in nodes)
         assert require(window.counted)["primary"]["ordered"] >= trial.measured.transactions
         assert all(writers.commits <= rows <= require(writers.answered) for rows in writers.rows.values())
     (level,) = {arm.factors["distances"] for arm in run.info.arms if arm.name in cluster_arms}

@@ -18,11 +18,11 @@ from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import find_changes
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.page_costs import cost_pages
-from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.recording.recording import Recording, RecordingFile, TimedPage, read
 from tests.lab.howfar_runs import HOWFAR, run_howfar
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.rarely import rarely_but
-from tests.unit.made_recording import costs
+from tests.unit.made_recording import connection_of, costs, digest_of, round_trip_of
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 BENCH = Path(__file__).parents[2] / "benches" / "applications" / "predicted.py"
@@ -73,12 +73,12 @@ def make_recording(
     """A synthetic recording of a page with ten round trips on one connection."""
     floor_ns = 20_000 if method == "tap" else 0
     file = RecordingFile(path, RecordingFacts(method=method, transport=transport, floor_ns=floor_ns, tap_ns=0))
-    file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
-    file.add_digests([Digest(1, protocol, digest)] if digest else [])
+    file.add_connections([connection_of(1, protocol, 0, None, None, None, False, 0, 0)])
+    file.add_digests([digest_of(1, protocol, digest)] if digest else [])
     digest_id = 1 if digest else None
     begin_times = [1_000_000 * number for number in range(1, 11)]
     file.add_round_trips(
-        RoundTrip(
+        round_trip_of(
             at,
             1,
             None,

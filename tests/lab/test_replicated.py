@@ -170,7 +170,7 @@ def _check_asynchronous(trial: Trial) -> None:
     """Clients' sessions are encrypted and replication is not; all lag samples are within the window."""
     measured, requested = _check_good(trial), require(trial.receipt.replication).requested
     assert measured.transactions / measured.elapsed_ns * 1e9 > 2 * 4 / RTT_S / 4
-    assert (require(trial.receipt.session).tls_version, requested["tls"]) == ("TLSv1.3", False)
+    assert (require(trial.receipt.session).tls_version, requested.tls) == ("TLSv1.3", False)
     assert trial.window is not None
     samples = replica_lag(trial.window)
     assert samples and all(0 <= lag.at_ns <= trial.window.length_ns for lag in samples)

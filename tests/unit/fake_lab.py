@@ -30,7 +30,8 @@ from howfar.contract.messages import (
     Target,
     UnixTarget,
 )
-from howfar.contract.receipt import ServerReceipt, TrialReceipt
+from howfar.contract.receipt import TrialReceipt
+from howfar.contract.server_receipt import ServerReceipt
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.plan.factor import Level

@@ -15,9 +15,9 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.summary import Summary
 from howfar.contract.environment import RunEnvironment
-from howfar.contract.messages import Receipt
 from howfar.contract.receipt import LinkReceipt, QuantilesNs, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, ServiceUse
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio
@@ -85,7 +85,7 @@ SWEEP_MS = (0, 10, 20, 40, 80)
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     page: str
     application: str
     path: str
@@ -105,15 +105,15 @@ class Cell:
         return found | ({"rtt_ns": 200_000, "rate_bps": 10**9} if self.path == "remote" else {})
 
 
-def cells() -> list[Cell]:
+def cells() -> list[PageCell]:
     """The cells of the plan: the engine has one level of application CPU, and a lone page only the lowest level."""
     found = []
     for page in PAGES:
         for path in ("socket", "tcp", "remote"):
             for threads in (1, 4):
                 for app_cpu_ms in SWEEP_MS if threads > 1 and path != "tcp" else (0,):
-                    found.append(Cell(page, "php", path, app_cpu_ms, threads))
-                found.append(Cell(page, "engine", path, 0, threads))
+                    found.append(PageCell(page, "php", path, app_cpu_ms, threads))
+                found.append(PageCell(page, "engine", path, 0, threads))
     return found
 
 
@@ -121,8 +121,8 @@ def page_run(
     blocks: int = 8,
     seed: int = 1,
     scatter: float = 0.01,
-    wanted: Iterable[Cell] | None = None,
-    void: Callable[[Cell, int], bool] = lambda cell, block: False,
+    wanted: Iterable[PageCell] | None = None,
+    void: Callable[[PageCell, int], bool] = lambda cell, block: False,
     pages: dict[str, Truth] = PAGES,
 ) -> Run:
     """`void(cell, block)`: whether that trial is void."""
@@ -151,7 +151,7 @@ def page_run(
     return Run(info=info, trials=tuple(trials), stop=StopReason.BLOCKS)
 
 
-def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
+def _measured(truth: Truth, cell: PageCell, slow: float) -> Measured:
     """A trial's measurements; `slow` multiplies the time of every page."""
     network = truth.network(cell.application, cell.path, cell.app_cpu_ms)
     cycle_s = network.cycle_s(cell.threads) * slow
@@ -201,9 +201,9 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     )
 
 
-def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
+def _trial(number: int, block: int, position: int, arm: Arm, cell: PageCell, seen: Measured | None) -> Trial:
     void = {} if seen else {"status": TrialStatus.VOID, "void_reason": "the application did not answer"}
-    receipt = TrialReceipt(session=build(Receipt))
+    receipt = TrialReceipt(session=build(SessionReceipt))
     if cell.path == "remote":
         receipt.link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=RTT_NS))
     return build_trial(
@@ -218,7 +218,7 @@ def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: M
     )
 
 
-def _window(cell: Cell, seen: Measured) -> Window:
+def _window(cell: PageCell, seen: Measured) -> Window:
     """A window without other load on the machine: CPU 0 is the application's, CPU 1 the servers'."""
     spent = {use.role: use.cpu_ns / seen.elapsed_ns for use in seen.cpu}
     link = spent.pop("link", 0.0)

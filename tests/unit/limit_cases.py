@@ -10,10 +10,8 @@ from tests.made import build, build_trial
 from howfar.bottleneck.cycle import Cycle
 from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
 from howfar.bottleneck.limit import Limit, find_limit
-from howfar.contract.messages import Receipt
 from howfar.contract.receipt import (
     ByDirection,
-    HopsReceipt,
     LinkReceipt,
     ReplicationReceipt,
     RequestedDirection,
@@ -21,6 +19,7 @@ from howfar.contract.receipt import (
     TrialReceipt,
 )
 from howfar.contract.receipt_messages import Bytes, CpuUse
+from howfar.contract.server_receipt import HopsReceipt, SessionReceipt
 from howfar.store.records import Measured, NetworkSample, TcpRecord, Trial, Window
 
 SECONDS = 4
@@ -146,7 +145,7 @@ class Case:
             timeouts=self.timeouts,
         )
         receipt = TrialReceipt(
-            session=build(Receipt, **self.session),
+            session=build(SessionReceipt, **self.session),
             replication=self.replication,
             forwarder=self.proxy_receipt,
             link=None if self.rtt_us is None else self.link(),

@@ -26,7 +26,7 @@ PLAN: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class CurveCell:
     """One arm: its factors, and the figures of each of its trials."""
 
     factors: dict[str, Any]
@@ -58,7 +58,7 @@ def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuUse:
     return build(CpuUse, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
 
 
-def _measured(cell: Cell, tps: float) -> Measured:
+def _measured(cell: CurveCell, tps: float) -> Measured:
     transactions = round(tps * ELAPSED_NS / 1e9)
     spent = {"client": cell.client_s, "server": cell.server_s, "link": cell.link_s}
     waited = {"client": cell.client_wait_s, "server": cell.server_wait_s}
@@ -74,7 +74,7 @@ def _measured(cell: Cell, tps: float) -> Measured:
     )
 
 
-def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
+def _receipt(cell: CurveCell, seen: Measured) -> TrialReceipt:
     if "rate_bps" not in cell.factors:
         return cell.receipt
 
@@ -91,14 +91,14 @@ def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
     return cell.receipt.updated(TrialReceipt(link=link))
 
 
-def _window(cell: Cell) -> Window | None:
+def _window(cell: CurveCell) -> Window | None:
     if cell.busy is None:
         return None
     link_cpu_ns = {cpu: int(share * ELAPSED_NS) for cpu, share in cell.link_cpus.items()}
     return Window(length_ns=ELAPSED_NS, interface="", cpus_busy=cell.busy, link_cpu_ns=link_cpu_ns)
 
 
-def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
+def run_of(cells: list[CurveCell], blocks: int = 4, wobble: float = 0.002) -> Run:
     """A run of these cells, the first as baseline. Trials are faster by 0, 1 or 2 times `wobble`, so that intervals have a width."""
     arms = tuple(
         Arm(name=cell.name, role=ArmRole.CONTENDER if number else ArmRole.BASELINE, factors=cell.factors)

@@ -61,7 +61,7 @@ def remote() -> Distance:
                 version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384", handshake="full", verified="nothing"
             ),
             path=PathFacts(
-                kind="other_machine", says="another machine", evidence="from 10.0.7.3 to 10.0.4.17", mtu=1500,
+                kind="other_machine", text="another machine", evidence="from 10.0.7.3 to 10.0.4.17", mtu=1500,
                 peer_address="10.0.4.17:3306", local_address="10.0.7.3:40000",
             ),
             first_request_ns=1_000 * US,
@@ -81,7 +81,7 @@ def socket() -> Distance:
             place="on /run/mysqld/mysqld.sock",
             connection=connection(("connect", 20, 0), ("greeting", 60, 1), ("login", 80, 1)),
             path=PathFacts(
-                kind="socket", says="a Unix socket of this machine", evidence="the process 812 listens on it",
+                kind="socket", text="a Unix socket of this machine", evidence="the process 812 listens on it",
                 peer_address="/run/mysqld/mysqld.sock",
             ),
             first_request_ns=90 * US,
@@ -101,12 +101,12 @@ def pooler() -> Distance:
             place="at 127.0.0.1:6432",
             connection=connection(("connect", 40, 1), ("tls_request", 30, 1), ("login", 700, 3)),
             path=PathFacts(
-                kind="loopback", says="this machine's loopback interface", evidence="127.0.0.1 is a loopback address",
+                kind="loopback", text="this machine's loopback interface", evidence="127.0.0.1 is a loopback address",
                 peer_address="127.0.0.1:6432", local_address="127.0.0.1:40000",
                 between=(
                     Fact(
                         what="a pooler or proxy",
-                        says="a pooler or proxy is in between",
+                        text="a pooler or proxy is in between",
                         evidence="the connection ID was 77 at login, but the server reports 4711",
                     ),
                 ),
@@ -136,7 +136,7 @@ def far() -> Distance:
                 verified="the CA in /etc/ssl/db.pem and the name eu.example.net",
             ),
             path=PathFacts(
-                kind="other_machine", says="another machine", evidence="from 198.51.100.3 to 203.0.113.9", mtu=1500,
+                kind="other_machine", text="another machine", evidence="from 198.51.100.3 to 203.0.113.9", mtu=1500,
                 peer_address="203.0.113.9:3306", local_address="198.51.100.3:40000",
             ),
             first_request_ns=86_000 * US,

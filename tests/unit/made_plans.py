@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.made_curves import REPLIES, Cell, run_of
+from tests.unit.made_curves import REPLIES, CurveCell, run_of
 from tests.unit.synthetic_cells import soft_min
 
 from howfar.store.records import Arm, ArmRole, Run
@@ -35,12 +35,12 @@ def bandwidth_run() -> Run:
     return run.model_copy(update={"info": info, "trials": trials})
 
 
-def _cell(rate: int | None, threads: int) -> Cell:
+def _cell(rate: int | None, threads: int) -> CurveCell:
     alone, most, emulator = LINKS[rate]
     tps = soft_min(threads, alone, most)
     where: dict[str, Any] = {"path": "tcp"} if rate is None else {"path": "remote", "rtt_ns": 200_000, "rate_bps": rate}
     server, client = SERVER_S * tps, CLIENT_S * tps
-    return Cell(
+    return CurveCell(
         {**where, "threads": threads},
         tps,
         client_s=CLIENT_S,

@@ -7,12 +7,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.unit.rendered import is_short
 
+from howfar.contract.messages import RecordedConnection, RecordedDigest, RecordedRoundTrip
 from howfar.recording.costs import CostBlock, PathCosts, Sizes
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.recording.recording import Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.report.document import Answer, Document
 
 SIZES = Sizes(to_server=(16, 1000), to_client=(8, 1000, 100_000))
@@ -34,6 +36,25 @@ class Step:
     command: str = "query"
     failed: bool = False
     sending_ns: int = 0
+
+
+def connection_of(*values: Any) -> RecordedConnection:
+    """A connection of the values of its row."""
+    return RecordedConnection(**dict(zip(RecordedConnection.model_fields, values, strict=True)))
+
+
+def digest_of(number: int, protocol: str, text: str) -> RecordedDigest:
+    return RecordedDigest(id=number, protocol=protocol, text=text)
+
+
+def round_trip_of(number: int, connection: int, page: int | None, *values: Any) -> RoundTrip:
+    """A round trip of the values of its row, without derived values."""
+    columns = dict(zip(RecordedRoundTrip.model_fields, (number, connection, *values), strict=True))
+    return RoundTrip(**columns, page_id=page)
+
+
+def changed(trip: RoundTrip, **values: Any) -> RoundTrip:
+    return trip.model_copy(update=values)
 
 
 def loop(count: int, text: str = "SELECT name FROM author WHERE id = ?") -> list[Step]:
@@ -74,8 +95,8 @@ def made(
     `path_ns`: cost of a round trip on the present path without the tap; the tap adds `tap_ns`, on the application's side."""
     chance = random.Random(seed)
     texts = sorted({step.text for step in steps})
-    digests = [Digest(number, "mysql", text) for number, text in enumerate(texts, 1)]
-    connections: list[Connection] = []
+    digests = [digest_of(number, "mysql", text) for number, text in enumerate(texts, 1)]
+    connections: list[RecordedConnection] = []
     trips: list[RoundTrip] = []
     found: list[TimedPage] = []
     now = 1_000_000_000
@@ -84,7 +105,7 @@ def made(
         if connect or number == 1:
             opened = begun if connect else begun - 1000
             logins = sum(step.phase == "connect" for step in steps)
-            connections.append(Connection(connection, "mysql", opened, None, 77, 33, False, logins, 0))
+            connections.append(connection_of(connection, "mysql", opened, None, 77, 33, False, logins, 0))
         for step in steps:
             now += round(step.gap_ns * max(1 + chance.gauss(0, jitter), 0) * (cold if number == 1 else 1)) + tap_ns
             sending, sent = now, now + step.sending_ns
@@ -92,9 +113,9 @@ def made(
             took += (step.to_server - 16) + (step.to_client - 8)
             now = sent + took
             trips.append(
-                RoundTrip(
+                round_trip_of(
                     len(trips) + 1, connection, number, sending, sent, now, now, step.to_server, step.to_client, 1,
-                    step.command, texts.index(step.text) + 1, step.keys, step.phase,  # type: ignore[arg-type]
+                    step.command, texts.index(step.text) + 1, step.keys, step.phase,
                     None, step.failed,
                 )
             )  # fmt: skip

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from tests.made import build, build_run, build_trial, latency
 
 from howfar.analysis.summary import Summary
-from howfar.contract.messages import Receipt
-from howfar.contract.receipt import PrimaryState, ReplicationReceipt, ReplicationWindow, Snapshot, TrialReceipt
+from howfar.contract.receipt import ReplicationReceipt, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram
+from howfar.contract.replication_receipt import PrimaryState, ReplicationWindow, Snapshot
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.records import CrashRecord, FallbackRecord, FallbackSample, LagRecord
 from howfar.store.records import Arm, ArmRole, Measured, Run, StopReason, Trial, Window
@@ -266,7 +267,7 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
         arm,
         block=block,
         measured=measured,
-        receipt=TrialReceipt(session=build(Receipt), replication=replication),
+        receipt=TrialReceipt(session=build(SessionReceipt), replication=replication),
         window=Window(
             length_ns=ELAPSED_NS,
             interface="",

@@ -121,7 +121,7 @@ def network(cell: CellSummary, bytes_per_s: float, ceiling: float | None) -> Net
 
 def limit(resource: Resource, says: str, confidence: str = "high", **texts: Any) -> Limit:
     fields = {"evidence": (says,), "would_change": "", "would_not": ""} | texts
-    return Limit(resource=resource, says=says, confidence=confidence, **fields)
+    return Limit(resource=resource, text=says, confidence=confidence, **fields)
 
 
 LINK_LIMIT = limit(
@@ -198,7 +198,7 @@ def what_if() -> WhatIf:
                 algorithm="zstd-1", ratio_to_client=0.47, ratio_to_server=0.8, client_byte_s=1e-9, server_byte_s=3.3e-9
             ),
         ),
-        threads_most=2048,
+        max_threads=2048,
         worked=(
             worked(64, GBIT, False, "off", (92.9, "link to client")),
             worked(64, 10 * GBIT, False, "off", (161.0, "server CPU")),

@@ -119,7 +119,7 @@ def bandwidth() -> Summary:
         {
             "cells": tuple(cells),
             **answered(TEXTS, *findings, causes=causes),
-            "scaling": Scaling(curves=curves, says="The link costs nothing at 1 connection and caps the rest at 93/s."),
+            "scaling": Scaling(curves=curves, text="The link costs nothing at 1 connection and caps the rest at 93/s."),
             "confirmations": (
                 Confirmation(
                     arm="remote, 1gbit, 64 threads",
@@ -140,10 +140,10 @@ def _curve(name: str, cells: list[CellSummary]) -> Curve:
     published = {"remote, 1gbit": (326, 1143, 2400, 2838, 2867), "remote, 10gbit": (394, 1545, 5648, 15763, 18529)}
     theirs = published.get(name)
     mine = [cell for cell in cells if cell.arm.startswith(f"{name}, ") and cell.role is not ArmRole.DUPLICATE]
-    cpu = Ceiling(resource=Resource.SERVER_CPU, tps=most if "1gbit" not in name else 163.0, says="server CPU: 6.2 ms")
+    cpu = Ceiling(resource=Resource.SERVER_CPU, tps=most if "1gbit" not in name else 163.0, text="server CPU: 6.2 ms")
     ceilings = [cpu]
     if rate := factors.get("rate_bps"):
-        wire = Ceiling(resource=Resource.LINK_TO_CLIENT, tps=93.1 * rate / GBIT, says="1.325 MB a transaction")
+        wire = Ceiling(resource=Resource.LINK_TO_CLIENT, tps=93.1 * rate / GBIT, text="1.325 MB a transaction")
         ceilings = sorted([cpu, wire], key=lambda ceiling: ceiling.tps)
     return Curve(
         name=name,

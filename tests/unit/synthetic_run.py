@@ -12,17 +12,9 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 from tests.made import build, build_run, build_trial
 
-from howfar.contract.messages import Receipt
-from howfar.contract.receipt import (
-    ByDirection,
-    LinkCalibration,
-    LinkReceipt,
-    QuantilesNs,
-    RequestedLink,
-    ServerReceipt,
-    TrialReceipt,
-)
+from howfar.contract.receipt import ByDirection, LinkCalibration, LinkReceipt, QuantilesNs, RequestedLink, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, IntervalFigures
+from howfar.contract.server_receipt import ServerReceipt, SessionReceipt
 from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
 from howfar.store.records import Arm, ArmRole, MachineLoad, Measured, Run, StopReason, Trial, TrialStatus
 
@@ -160,7 +152,7 @@ def receipt(path: str) -> TrialReceipt:
     unix = path in ("socket", "forwarded-socket")
     over_tcp = {"local_address": "10.77.0.1:51234", "tcp_mss": 1448, "tcp_nodelay": True, "congestion_control": "cubic"}
     session = build(
-        Receipt,
+        SessionReceipt,
         address_family="unix" if unix else "inet",
         peer_address="/run/howfar/mysqld.sock" if unix else "10.77.0.2:3306",
         peer_pid=4711 if unix else None,

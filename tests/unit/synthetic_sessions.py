@@ -91,7 +91,7 @@ def compression() -> Summary:
         {
             "cells": cells,
             **answered(COMPRESSION, *findings, causes=(_SAVED,)),
-            "compression": CompressionEconomics(rows=rows, says=says),
+            "compression": CompressionEconomics(rows=rows, text=says),
         },
     )
 
@@ -202,8 +202,8 @@ def encryption() -> Summary:
         {
             "cells": tuple(cells),
             **answered(ENCRYPTION, *findings, causes=(_CONNECTS,)),
-            "scaling": Scaling(curves=_encryption_curves(cells), says="TLS scales like plain connections."),
-            "encryption": EncryptionEconomics(rows=rows, says=says),
+            "scaling": Scaling(curves=_encryption_curves(cells), text="TLS scales like plain connections."),
+            "encryption": EncryptionEconomics(rows=rows, text=says),
         },
     )
 
@@ -227,7 +227,7 @@ def _encryption_curves(cells: list[CellSummary]) -> tuple[Curve, ...]:
                         )
                         for c in mine
                     ),
-                    ceilings=(Ceiling(resource=Resource.SERVER_CPU, tps=tps(mine[-1]) * 1.02, says="server CPU"),),
+                    ceilings=(Ceiling(resource=Resource.SERVER_CPU, tps=tps(mine[-1]) * 1.02, text="server CPU"),),
                     own=None,
                     foreign=None,
                     published=None,

@@ -71,7 +71,11 @@ class Detour(Experiment):
         return (Finding(id="longest", subject=arm, parameters={"transactions": found.longer[arm]}),)
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
-        return None if findings["detour"] is None else (Advice(action="Stay at home.", because="It is shorter."),)
+        return (
+            None
+            if findings["detour"] is None
+            else (Advice(action="Stay at home.", because="It is shorter.", id="stay"),)
+        )
 
     def document(self, summary: Summary) -> Document:
         longer = findings_of(summary, Detours).longer

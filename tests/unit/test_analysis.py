@@ -36,6 +36,7 @@ from howfar.contract.receipt import (
     QuantilesNs,
     RequestedLink,
     SecondWriter,
+    SpeedReceipt,
     TrialReceipt,
     WritersReceipt,
 )
@@ -687,7 +688,7 @@ def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Pat
     for cell in summary.cells:
         if cell.limit is not None:
             assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")
-            assert "gave x 1" in cell.limit.evidence[-1] and "not x 1.50" in cell.limit.says
+            assert "gave x 1" in cell.limit.evidence[-1] and "not x 1.50" in cell.limit.text
     assert not any("faster link" in advice.action for advice in summary.advice), "nothing is advised on its ground"
     for text in (terminal.render(summary), markdown.render(summary), html.render(summary)):
         assert "NOT confirmed" in " ".join(text.split())
@@ -717,3 +718,23 @@ def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: 
     screen = " ".join(terminal.render(summary, 100).split())
     assert ("CPU time of the same work varied" in screen) is warned
     assert ("varied by ±2" in screen) is warned
+    assert summary.speed_scatter is None and "the speed of its CPUs" not in screen
+
+
+def test_the_warning_of_uneven_cpus_says_how_much_their_speed_varied() -> None:
+    def one(trial: Trial) -> Trial:
+        if trial.measured is None:
+            return trial
+        slowed = 1 + trial.block % 2
+        cpu = tuple(use.model_copy(update={"cpu_ns": use.cpu_ns * slowed}) for use in trial.measured.cpu)
+        speed = SpeedReceipt(before_ns={0: 1_500_000 * slowed, 1: 1_500_000 * slowed}, after_ns={0: 1_500_000 * slowed})
+        measured = trial.measured.model_copy(update={"cpu": cpu})
+        return trial.model_copy(
+            update={"measured": measured, "receipt": trial.receipt.model_copy(update={"speed": speed})}
+        )
+
+    run = synthetic_run(blocks=8, samples=20)
+    summary = summarise(run.model_copy(update={"trials": tuple(map(one, run.trials))}))
+    assert summary.speed_scatter == pytest.approx(1 / 3, abs=0.02), "half of the trials at 1, half at 2: 0.5 / 1.5"
+    screen = " ".join(terminal.render(summary, 100).split())
+    assert "the speed of its CPUs, timed at both ends of each trial, varied by ±3" in screen

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.shipped import skip_without
 from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, attribute, limit_of, tcp
-from tests.unit.made_curves import Cell, run_of
+from tests.unit.made_curves import CurveCell, run_of
 from tests.unit.synthetic_run import arms, synthetic_run
 
 from howfar.analysis import cells
@@ -32,7 +32,9 @@ from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
 from howfar.bottleneck.texts import LIMITS, NO_DOMINANT_USER, NON_REMEDIES, REMEDIES
 from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
-from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
+from howfar.contract.receipt import ReplicationReceipt, TrialReceipt
+from howfar.contract.replication_receipt import ReplicationWindow
+from howfar.contract.server_receipt import HopsReceipt
 from howfar.experiments.network.bandwidth.analysis import conclude
 from howfar.experiments.registry import summarise
 from howfar.findings import fill
@@ -223,10 +225,10 @@ def test_the_limit_of_a_load(name: str) -> None:
     if resource is Resource.ACKNOWLEDGEMENT:
         skip_without("replication")
     limit = limit_of(case)
-    assert limit.resource is resource, limit.says
-    assert limit.says.startswith(fill(LIMITS[limit.id], **limit.parameters))
+    assert limit.resource is resource, limit.text
+    assert limit.text.startswith(fill(LIMITS[limit.id], **limit.parameters))
     assert not confidence or limit.confidence == confidence
-    text = " | ".join((limit.says, *limit.evidence, limit.would_change, limit.would_not))
+    text = " | ".join((limit.text, *limit.evidence, limit.would_change, limit.would_not))
     assert all(figure in text for figure in figures.split(" & ")), text
 
 
@@ -454,7 +456,7 @@ def test_any_load_is_judged_and_its_parts_add_up(
     _, cycle, limit = attribute(case)
     assert min(part.us for part in cycle.parts) >= 0
     assert sum(part.us for part in cycle.parts) == pytest.approx(cycle.us)
-    assert limit.says and limit.would_change and "nan" not in limit.says
+    assert limit.text and limit.would_change and "nan" not in limit.text
 
 
 # ---------------------------------------------------------------- loads without a full resource, or without a dominant program
@@ -543,8 +545,8 @@ def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> 
     limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, other_programs={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
     assert limit.divided and limit.confidence == "low"
-    assert limit.says.endswith(NO_DOMINANT_USER)
-    assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
+    assert limit.text.endswith(NO_DOMINANT_USER)
+    assert all(share in limit.text for share in ("server 3", "other programs 3", "emulator 31 %"))
     assert limit.would_change.startswith("separate CPUs")
 
 
@@ -557,7 +559,9 @@ def test_half_of_what_is_in_use_is_an_owner_s() -> None:
 
 def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such() -> None:
     factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**8}
-    summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
+    summary = summarise(
+        run_of([CurveCell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))])
+    )
     cell = summary.cells[1]
     assert cell.limit is not None and cell.limit.resource is Resource.LATENCY, cell.limit
     found = make_intervention(cell, cell.limit, summary.environment)
@@ -568,7 +572,7 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
 
 def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**9}
-    run = run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 200), (16, 1245))])
+    run = run_of([CurveCell({**factors, "threads": threads}, tps) for threads, tps in ((1, 200), (16, 1245))])
     cells = summarise(run).cells
     assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
     divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
@@ -606,7 +610,7 @@ def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
     case = Case(tps=1000, client_us=100, server_us=300, other_programs={0: 0.4, 1: 0.02})
     trial = case.trial()
     assert trial.window is not None
-    window = trial.window.model_copy(update={"looks_cpu_ns": trial.window.length_ns // 10})
+    window = trial.window.model_copy(update={"sampling_cpu_ns": trial.window.length_ns // 10})
     looked_at = trial.model_copy(update={"window": window})
     evidence = gather_evidence([looked_at], case.setting())
     assert evidence.server_cpus.owners["others"] == pytest.approx(0.35)

@@ -12,7 +12,8 @@ from howfar.analysis.cells import CellSummary, CpuPerQuery
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.bottleneck.cycle import REST, ROUND_TRIPS, SERVER_CPU, Cycle, CyclePart
 from howfar.experiments.registry import summarise
-from howfar.report.certainty import TEXTS, certainty, command_for_answer, with_doubt
+from howfar.report.certainty import certainty, command_for_answer, with_doubt
+from howfar.report.texts import CERTAINTY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole, StopReason
@@ -106,14 +107,14 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
 
 def test_a_path_that_needs_a_larger_margin_than_some_result_is_named_with_it() -> None:
     """No result is smaller than the difference below which all are too close to call."""
-    assert f" too close to call: {TEXTS['same-path']}" in certainty(SUMMARY)
+    assert f" too close to call: {CERTAINTY['same-path']}" in certainty(SUMMARY)
     wide = Estimate(value=0.9, low=0.7, high=1.16, n=8)
     changes: dict[str, dict[str, object]] = {
         "tcp": {"ratio": wide, "resolution": Resolution.NOT_RESOLVED},
         "remote": {"ratio": Estimate(value=0.95, low=0.94, high=0.96, n=8)},
     }
     cells = tuple(cell.model_copy(update=changes.get(cell.arm, {})) for cell in SUMMARY.cells)
-    margin = half_width(simultaneous(wide, SUMMARY.claims))
+    margin = half_width(simultaneous(wide, SUMMARY.comparisons))
     assert margin is not None
     text = certainty(SUMMARY.model_copy(update={"cells": cells}))
     floor = noise_floor_text(SUMMARY.noise_floor or 0)

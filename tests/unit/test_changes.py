@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.made_recording import FLOOR_NS, Step, costs, is_answer_first, loop, made
+from tests.unit.made_recording import FLOOR_NS, Step, costs, digest_of, is_answer_first, loop, made, round_trip_of
 
 from howfar.recording.changes import PossibleChange, find_changes
 from howfar.recording.facts import NameCost, RecordingFacts
@@ -17,10 +17,10 @@ from howfar.recording.kinds import TripKind, classify_round_trip
 from howfar.recording.page_costs import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
-from howfar.recording.recording import Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.recording.recording import Recording, RecordingFile, TimedPage, read
 from howfar.recording.replay import make_script
 from howfar.recording.summary import document as summary_document
-from howfar.recording.summary import summarize
+from howfar.recording.summary import summarise_recording
 from howfar.report import terminal
 
 NOW = costs(FLOOR_NS / 1e3)
@@ -229,13 +229,13 @@ def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
 def test_statements_are_told_by_page(tmp_path: Path) -> None:
     """Where there are several pages, each statement has its count per page."""
     file = RecordingFile(tmp_path / "a.recording", RecordingFacts())
-    file.add_digests([Digest(1, "mysql", AUTHOR), Digest(2, "mysql", COUNT)])
+    file.add_digests([digest_of(1, "mysql", AUTHOR), digest_of(2, "mysql", COUNT)])
     file.add_pages([TimedPage(1, "/a", "mark", 1.0, 7, 0, 1000), TimedPage(2, "/a", "mark", 1.0, 7, 2000, 3000)])
     file.add_pages([TimedPage(3, "/b", "mark", 1.0, 7, 4000, 5000)])
     where = [(1, 100, 1), (1, 200, 1), (1, 300, 2), (2, 2100, 1), (3, 4100, 2), (None, 9000, 2)]
     file.add_round_trips(
         [
-            RoundTrip(
+            round_trip_of(
                 at,
                 1,
                 page,
@@ -257,7 +257,7 @@ def test_statements_are_told_by_page(tmp_path: Path) -> None:
         ]
     )
     file.finish(RecordingFacts())
-    found = summarize(read(tmp_path / "a.recording"))
+    found = summarise_recording(read(tmp_path / "a.recording"))
     assert {(one.page, one.text): (one.count, one.each) for one in found.statements} == {
         ("/a", AUTHOR): (3, 1.5),
         ("/a", COUNT): (1, 0.5),
@@ -274,7 +274,9 @@ def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path)
     facts = RecordingFacts(names={"db": cost}, repeated_syns=1, repeated_syns_ns=1_000_100_000)
     recording = made(tmp_path / "a.recording", loop(3), pages=3)
     recording = replace(recording, facts=recording.facts.updated(facts))
-    text = " ".join(terminal.render(summary_document(summarize(recording), "a.recording"), 100, colour=False).split())
+    text = " ".join(
+        terminal.render(summary_document(summarise_recording(recording), "a.recording"), 100, colour=False).split()
+    )
     assert "names the server db" in text and "3.10 ms for the lookup, and 1,000 ms for its first address, ::1" in text
     assert "1 connect had to be asked for again" in text and "that cost 1,000 ms in all" in text
 
@@ -282,7 +284,7 @@ def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path)
 def test_what_a_prepare_does_not_know_hides_no_key(tmp_path: Path) -> None:
     """[app-4] The keys of a statement are those of its executions."""
     steps = [Step(AUTHOR, keys=None, command="prepare"), run(AUTHOR, 1), run(AUTHOR, 2), run(AUTHOR, 1)]
-    (one,) = summarize(made(tmp_path / "k.recording", steps, pages=1)).statements
+    (one,) = summarise_recording(made(tmp_path / "k.recording", steps, pages=1)).statements
     assert (one.keys, one.count) == (2, 4)
 
 

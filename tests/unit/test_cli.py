@@ -249,10 +249,15 @@ def test_report_formats(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None
     assert howfar("run", "--quick", "--out", "a.howfar", "--html", "b.html")[0] == 0
     document = json.loads(howfar("report", "a.howfar", "--json")[1])
     assert next(cell["arm"] for cell in document["cells"]) == "socket"
+    assert (
+        document["question"]
+        == document["answer"]["question"]
+        == "What do TCP and a second machine cost, compared with the socket?"
+    )
     rows = list(csv.DictReader(howfar("report", "a.howfar", "--csv")[1].splitlines()))
     assert len(rows) == 5
     assert howfar("report", "a.howfar", "--md")[1].startswith(
-        "# What do TCP and a second machine cost, compared with the socket?\n\npaths, quick"
+        "# What do TCP and a second machine cost, compared with the socket?\n\nquick paths"
     )
     assert howfar("report", "a.howfar", "--html")[1] == "a.html\n"
     assert howfar("report", "a.howfar", "--html=c.html")[1] == "c.html\n"
@@ -291,6 +296,37 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     code, out, err = howfar("compare", "a.howfar", "a.howfar", "b.howfar")
     assert (code, "two files hold the same run" in err, "third run" in out) == (0, True, True)
     assert howfar("compare", "a.howfar")[0] == 2
+
+
+def test_a_comparison_in_each_form(laboratory: Lab, howfar: Howfar) -> None:
+    assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
+    assert howfar("run", "--quick", "--out", "b.howfar")[0] == 0
+    values = json.loads(howfar("compare", "a.howfar", "b.howfar", "--json")[1])
+    assert values["question"] == values["answer"]["question"] == "Do these two runs give the same result?"
+    assert values["answer"]["sentence"] and [run["file"] for run in values["runs"]] == ["a.howfar", "b.howfar"]
+    (compared,) = values["compared_with_first"]
+    rows = list(csv.DictReader(howfar("compare", "a.howfar", "b.howfar", "--csv")[1].splitlines()))
+    assert [row["arm"] for row in rows] == [arm["arm"] for arm in compared["arms"]]
+    assert {row["run"] for row in rows} == {"second"} and all(float(row["ratio"]) > 0 for row in rows)
+    assert howfar("compare", "a.howfar", "b.howfar", "--md")[1].startswith("# Do these two runs give the same result?")
+    assert howfar("compare", "a.howfar", "b.howfar", "--html")[1] == "a-compared.html\n"
+    assert howfar("compare", "a.howfar", "b.howfar", "--html=c.html")[1] == "c.html\n"
+    assert howfar("compare", "a.howfar", "b.howfar", "--json", "--md")[0] == 2
+
+
+def test_the_reports_of_several_runs_are_shown_side_by_side(laboratory: Lab, howfar: Howfar) -> None:
+    names = ["a.howfar", "b.howfar", "c.howfar"]
+    for name in names:
+        assert howfar("run", "--quick", "--out", name)[0] == 0
+    answers = [json.loads(howfar("report", name, "--json")[1])["answer"] for name in names]
+    code, out, err = howfar("report", *names)
+    assert code == 0, err
+    words = " ".join(out.split())
+    assert all(f"{name}" in words and answer["sentence"] in words for name, answer in zip(names, answers, strict=True))
+    assert "second run" in words and "third run" in words
+    values = json.loads(howfar("report", *names, "--json")[1])
+    assert [run["answer"] for run in values["runs"]] == answers
+    assert howfar("report", *names, "--example")[0] == 2
 
 
 def test_plans_lists_what_and_how_long(howfar: Howfar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,14 @@ from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import (
     LinkCounters,
     LinkReceipt,
-    ReceiptPart,
     ReplicationReceipt,
-    ReplicationWindow,
     SecondWriter,
     TrialReceipt,
     WritersReceipt,
 )
 from howfar.contract.receipt_messages import CpuUse, Histogram
+from howfar.contract.receipt_part import ReceiptPart
+from howfar.contract.replication_receipt import ReplicationWindow
 from howfar.experiments.registry import document, experiment_of, summarise
 from howfar.experiments.replication.agreement import agreement_s, read_wait_s
 from howfar.experiments.replication.cluster.analysis import ClusterCost, conclude, explain

@@ -11,11 +11,11 @@ from tests.made import build
 from tests.shipped import load_shipped
 from tests.unit.fake_lab import FakeStage
 
-from howfar.contract.messages import Compression, Receipt, UnixTarget
+from howfar.contract.messages import Compression, UnixTarget
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.errors import PlanError
 from howfar.experiments.network import preflight as network_preflight
 from howfar.experiments.network.factors import COMPRESSION, requested_compression
-from howfar.lab.connected_server import session_violations
 from howfar.lab.servers.features import Features
 from howfar.paths import ClientEndpoint
 from howfar.plan.factors import FACTORS, hiding_levels, saves_bytes
@@ -77,8 +77,8 @@ def test_a_session_is_compressed_as_its_cell_says_whatever_the_job_requested(
     level: str, obtained: str | None, expected: str | None
 ) -> None:
     endpoint = ClientEndpoint(socket="/s", peer_pid=7)
-    session = build(Receipt, address_family="unix", peer_address="/s", peer_pid=7, compression=obtained)
-    violations = session_violations(endpoint, session, session_spec({"path": "socket", "compression": level}))
+    session = build(SessionReceipt, address_family="unix", peer_address="/s", peer_pid=7, compression=obtained)
+    violations = session.violations(endpoint, session_spec({"path": "socket", "compression": level}))
     assert violations == (() if expected is None else (expected,))
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.made_recording import costs
+from tests.unit.made_recording import connection_of, costs, digest_of, round_trip_of
 
 from howfar.recording.changes import find_changes
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.page_costs import cost_pages
 from howfar.recording.predict import PagePrediction, analyze
 from howfar.recording.prediction_report import document
-from howfar.recording.recording import Connection, Digest, Recording, RoundTrip, TimedPage
+from howfar.recording.recording import Recording, RoundTrip, TimedPage
 from howfar.report import terminal
 
 NOW_NS = 20_000
@@ -30,7 +30,7 @@ def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: 
         begun = at_ns + work[0]
         ended = begun + rtt_ns + work[1]
         trips.append(
-            RoundTrip(len(trips) + 1, connection, 1, begun, begun, ended, ended, 16, 8, 1, "select", 1, len(trips), "operation",
+            round_trip_of(len(trips) + 1, connection, 1, begun, begun, ended, ended, 16, 8, 1, "select", 1, len(trips), "operation",
                       None, False)
         )  # fmt: skip
         return ended
@@ -49,10 +49,12 @@ def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: 
 
 
 def recorded(*pages: TimedPage) -> Recording:
-    connections = {number: Connection(number, "mysql", -1, None, 7, None, False, 0, 0) for number in range(1, 7)}
+    connections = {number: connection_of(number, "mysql", -1, None, 7, None, False, 0, 0) for number in range(1, 7)}
     facts = RecordingFacts(transport="tcp", floor_ns=0, tap_ns=0)
     trips = tuple(trip for page in pages for trip in page.round_trips)
-    return Recording(facts, (), (), trips, pages, {1: Digest(1, "mysql", "SELECT a FROM t WHERE id = ?")}, connections)
+    return Recording(
+        facts, (), (), trips, pages, {1: digest_of(1, "mysql", "SELECT a FROM t WHERE id = ?")}, connections
+    )
 
 
 def predicted(page: TimedPage, rtt_ns: int) -> PagePrediction:

@@ -19,7 +19,8 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import LoadJob
-from howfar.contract.receipt import HopsReceipt, TrialReceipt
+from howfar.contract.receipt import TrialReceipt
+from howfar.contract.server_receipt import HopsReceipt
 from howfar.errors import LabError
 from howfar.experiments import registry
 from howfar.experiments.registry import summarise
@@ -55,7 +56,7 @@ def loaded(**timing: Any) -> LoadedPlan:
 
 
 def limit(resource: Resource) -> Limit:
-    return Limit(resource=resource, says="", evidence=(), confidence="high", would_change="", would_not="")
+    return Limit(resource=resource, text="", evidence=(), confidence="high", would_change="", would_not="")
 
 
 def with_limits(run: Run, limits: dict[str, Resource]) -> Summary:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.made_doctor import PORT, SOCKET, client, found, idle, looked, server
 
 from howfar.cli.doctor import _target_from_dsn as named_server
+from howfar.clients import Consent
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, server_kind_of
 from howfar.doctor.checks import CHECKS
@@ -48,7 +49,7 @@ from howfar.doctor.procfs import Process
 from howfar.doctor.proposals import client_socket_changes, language_of, unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.session import Counters, Endpoint, Greeting, NoValidAnswer, Owner, UnexpectedListener
-from howfar.doctor.targets import Consent, Logins, TargetLogin
+from howfar.doctor.targets import Logins, TargetLogin
 from howfar.errors import UsageError
 from howfar.services import SERVICES
 
@@ -62,7 +63,7 @@ def test_the_schema_is_what_the_types_say() -> None:
 def test_cpus_that_take_long_to_wake_are_a_note_with_its_price() -> None:
     (finding,) = looked(server(idle=idle(60e3, 25e3)))
     assert finding.check == "idle-states" and finding.severity is Severity.NOTE
-    assert "58 % of a round trip" in finding.says
+    assert "58 % of a round trip" in finding.text
     assert finding.gain is not None and finding.gain.saves_ns is not None
     assert finding.gain.saves_ns.value == pytest.approx(35e3)
     lines = " ".join(line for change in finding.changes for line in change.lines)
@@ -200,9 +201,9 @@ def test_the_account_may_differ_over_tcp() -> None:
 def test_one_reconnect_does_not_make_a_client_the_cause() -> None:
     rates = Rates(connects=200, statements=400, tls_connects=0)
     (finding,) = looked(server(client(by="socket", connects_seen=2), rates=rates))
-    assert finding.check == "connect-churn" and finding.says.startswith("clients open")
+    assert finding.check == "connect-churn" and finding.text.startswith("clients open")
     (finding,) = looked(server(client(by="socket", connects_seen=101), rates=rates))
-    assert finding.says.startswith("php-fpm8.2")
+    assert finding.text.startswith("php-fpm8.2")
 
 
 def test_processes_of_one_connection_each_are_one_client_that_connects_again() -> None:
@@ -267,14 +268,14 @@ def rates_of(waiting: float, working: float, statements: float = 100) -> Rates:
 
 def test_sessions_that_idle_are_a_pooler_that_is_missing_or_keeps_them() -> None:
     (finding,) = looked(postgres(sessions=120, idle_sessions=110))
-    assert finding.check == "pooler-missing" and "pgbouncer (" not in finding.says
+    assert finding.check == "pooler-missing" and "pgbouncer (" not in finding.text
     pooler = client(program="pgbouncer", connections=110)
     (finding,) = [
         each
         for each in looked(postgres(client(), pooler, sessions=120, idle_sessions=110))
         if each.check == "pooler-mode"
     ]
-    assert "pgbouncer (www-data, pid 7) keeps sessions, as with pool_mode = session" in finding.says
+    assert "pgbouncer (www-data, pid 7) keeps sessions, as with pool_mode = session" in finding.text
     assert found(postgres(sessions=49, idle_sessions=49)) == found(postgres(sessions=120, idle_sessions=100)) == set()
     assert found(postgres(sessions=60, idle_sessions=58, socket_connections=58)) == set(), (
         "a pooler may be on the socket"
@@ -284,8 +285,8 @@ def test_sessions_that_idle_are_a_pooler_that_is_missing_or_keeps_them() -> None
 
 def test_transactions_that_wait_for_their_client_are_told_with_the_most_that_a_pipeline_can_save() -> None:
     (finding,) = looked(postgres(rates=rates_of(waiting=0.6, working=0.2)))
-    assert finding.says.startswith("75 % of the time") and finding.gain is not None
-    assert finding.gain.says.startswith("at most 6 ms of a transaction; a round trip here takes 20 µs")
+    assert finding.text.startswith("75 % of the time") and finding.gain is not None
+    assert finding.gain.text.startswith("at most 6 ms of a transaction; a round trip here takes 20 µs")
     assert found(postgres(rates=rates_of(waiting=0.2, working=0.3))) == set()
     assert found(postgres(rates=rates_of(waiting=0.6, working=0.2, statements=5))) == set()
 

@@ -25,7 +25,7 @@ from howfar.report.terminal import render
 def _examined(*servers: Server, unseen: tuple[Unseen, ...] = (), machine: QuietReadings | None = QUIET) -> Examination:
     checked = tuple(seen.model_copy(update={"findings": looked(seen)}) for seen in servers)
     return Examination(
-        format=1, howfar_version="1", unix_ns=1_700_000_000_000_000_000, watched_s=3, looks=120, load_average=0.2, cpus=2,
+        format=1, howfar_version="1", unix_ns=1_700_000_000_000_000_000, watched_s=3, samples=120, load_average=0.2, cpus=2,
         pure_floors=(), unseen=unseen, servers=checked, machine=None if machine is None else judge(machine),
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def test_a_saving_is_of_what_its_check_measured() -> None:
         causes = answer(_examined(server(reader, bundle_ns=make_median([25e6] * 24))).servers, ()).causes
         assert per in {cause.parameters["per"] for cause in causes}
     with pytest.raises(ValueError, match="unit"):
-        Gain(says="", basis="", saves_ns=make_median([1.0] * 24))
+        Gain(text="", basis="", saves_ns=make_median([1.0] * 24))
 
 
 def test_how_sure_says_only_what_is_so() -> None:

@@ -124,7 +124,7 @@ def test_what_wastes_round_trips_or_risks_a_stall_is_found_with_its_line(
 ) -> None:
     (finding,) = seen(cluster)
     assert (finding.check, finding.severity) == (check, severity)
-    assert says in finding.says and line in lines(finding)
+    assert says in finding.text and line in lines(finding)
     assert finding.changes or finding.severity is Severity.NOTE
     if "[mysqld]" in lines(finding):
         assert finding.changes[0].where == "/etc/my.cnf of every node"
@@ -132,9 +132,9 @@ def test_what_wastes_round_trips_or_risks_a_stall_is_found_with_its_line(
 
 def test_what_it_costs_is_what_the_server_counted() -> None:
     (finding,) = seen(group(paxos_single_leader="OFF"))
-    assert finding.gain is not None and "20 ms" in finding.gain.says, "2 s of 100 messages"
+    assert finding.gain is not None and "20 ms" in finding.gain.text, "2 s of 100 messages"
     (finding,) = seen(group(consistency="BEFORE_AND_AFTER"))
-    assert finding.gain is not None and "3 ms" in finding.gain.says, "30 ms of 10 transactions"
+    assert finding.gain is not None and "3 ms" in finding.gain.text, "30 ms of 10 transactions"
 
 
 def test_the_options_of_all_findings_are_in_one_line() -> None:

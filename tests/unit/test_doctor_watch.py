@@ -43,7 +43,7 @@ def test_connections_that_ended_are_not_called_a_process(monkeypatch: pytest.Mon
     """[doc-4] Their processes may still run, and be named a few lines above."""
     (found,) = _watched(monkeypatch, _rows(ESTABLISHED, 40000, uid=33, inode=5))
     assert found.description == "connections that ended before they were identified (www-data)"
-    says = {each.says for each in looked(server(found.model_copy(update={"may_use_socket": True})))}
+    says = {each.text for each in looked(server(found.model_copy(update={"may_use_socket": True})))}
     assert any("identified (www-data) connect over TCP" in each for each in says)
 
 

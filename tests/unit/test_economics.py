@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from tests.made import build
-from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
+from tests.unit.made_curves import REPLIES, REQUESTS, CurveCell, run_of
 from tests.unit.rendered import findings_of
 from tests.unit.test_analysis import full_links as full_links
 from tests.unit.test_analysis import two_links
 from tests.unit.test_confirm import targets
 
 from howfar.analysis.answer import MAX_WORDS, sentence
-from howfar.contract.messages import Receipt
 from howfar.contract.receipt import TrialReceipt
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.experiments.network.answer import location_text
 from howfar.experiments.network.bandwidth import texts as bandwidth_texts
 from howfar.experiments.network.compression.analysis import (
@@ -51,14 +51,14 @@ PAYLOAD = REPLIES + REQUESTS
 PLAIN_100M, PLAIN_1G = 286.0, 1100.0
 
 
-def _cell(tps: float, rate_bps: float, threads: int = 16, **more: Any) -> Cell:
+def _cell(tps: float, rate_bps: float, threads: int = 16, **more: Any) -> CurveCell:
     known = {"client_s", "server_s", "carried", "receipt"}
     factors = {"path": "remote", "threads": threads, "rtt_ns": 200_000, "rate_bps": int(rate_bps)}
     factors |= {name: level for name, level in more.items() if name not in known}
-    return Cell(factors, tps, **{name: value for name, value in more.items() if name in known})
+    return CurveCell(factors, tps, **{name: value for name, value in more.items() if name in known})
 
 
-def _packed(algorithm: str, content: str, tps: float, rate_bps: float, carried: float, server_ns: float) -> Cell:
+def _packed(algorithm: str, content: str, tps: float, rate_bps: float, carried: float, server_ns: float) -> CurveCell:
     return _cell(
         tps,
         rate_bps,
@@ -70,7 +70,7 @@ def _packed(algorithm: str, content: str, tps: float, rate_bps: float, carried: 
     )
 
 
-def _plain(content: str, tps: float, rate_bps: float) -> Cell:
+def _plain(content: str, tps: float, rate_bps: float) -> CurveCell:
     return _cell(tps, rate_bps, compression="off", content=content)
 
 
@@ -126,7 +126,7 @@ def _resolved(rows: Sequence[CompressionRow | EncryptionRow]) -> list[bool]:
 
 def test_the_sentence_counts_only_cells_that_are_resolved() -> None:
     found = findings_of(summarise(_with_twin(_compressed())), CompressionEconomics)
-    assert found.says == fill(COMPRESSION["resolved"], resolved=4, cells=4, predicted=3, right=3)
+    assert found.text == fill(COMPRESSION["resolved"], resolved=4, cells=4, predicted=3, right=3)
     assert all(_resolved(found.rows))
 
 
@@ -148,7 +148,7 @@ def test_a_cell_is_not_foreseen_from_itself() -> None:
     found = findings_of(summarise(_with_twin(run_of(cells))), CompressionEconomics)
     (tried,) = found.rows[0].measured
     assert tried.predicted is None and tried.agrees is None
-    assert found.says == fill(COMPRESSION["resolved"], resolved=1, cells=1, predicted=0, right=0)
+    assert found.text == fill(COMPRESSION["resolved"], resolved=1, cells=1, predicted=0, right=0)
 
 
 def test_a_cost_below_nothing_is_noise_and_gives_no_break_even() -> None:
@@ -192,7 +192,7 @@ def test_a_cost_is_resolved_by_its_interval_and_not_by_signs() -> None:
     def judged(cost: tuple[float, float] | None, *, signs: bool = True) -> CompressionRow:
         row = _rows(_compressed())["digits"]
         update = {"resolved": signs, "cost_ns_per_byte_interval": cost, "break_even_bps_interval": (1e5, 1e12)}
-        return with_sentences(CompressionEconomics(rows=(row.model_copy(update=update),), says="")).rows[0]
+        return with_sentences(CompressionEconomics(rows=(row.model_copy(update=update),), text="")).rows[0]
 
     open_ended = judged((0.1, 9.0))
     assert open_ended.resolved and open_ended.break_even_bps_interval == (1e6, 1e11)
@@ -224,7 +224,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
             tls_tps = 1 / cycle if threads == 1 else 1000.0 * (churn if each else persistent)
             common: dict[str, Any] = {"connect": connect, "threads": threads}
             cells.append(_cell(plain_tps, 1e9, tls="off", server_s=0.0008 + plain_s, **common))
-            session = build(Receipt, tls_resumed=True, tls_retried=False)
+            session = build(SessionReceipt, tls_resumed=True, tls_retried=False)
             cells.append(
                 _cell(
                     tls_tps,
@@ -319,9 +319,9 @@ WIRE_BYTES = REPLIES + 90 * (REPLIES / 1448 + 8)
 FULL_TPS = 1e8 / 8 / WIRE_BYTES
 
 
-def _remote(threads: int, rate_bps: int, tps: float, **more: Any) -> Cell:
+def _remote(threads: int, rate_bps: int, tps: float, **more: Any) -> CurveCell:
     factors = {"path": "remote", "threads": threads, "rtt_ns": 200_000, "rate_bps": rate_bps}
-    return Cell({**factors, **more}, tps)
+    return CurveCell({**factors, **more}, tps)
 
 
 def _with_twin(run: Run) -> Run:
@@ -395,7 +395,7 @@ def test_a_link_that_is_not_known_to_be_full_may_be_slower_than_the_next(
 
 
 def test_the_loopback_is_no_link_and_is_left_out_beside_one() -> None:
-    local = [Cell({"path": "tcp", "threads": n}, tps) for n, tps in ((1, 800), (16, 1245))]
+    local = [CurveCell({"path": "tcp", "threads": n}, tps) for n, tps in ((1, 800), (16, 1245))]
     links = [_remote(n, 10**8, tps) for n, tps in ((1, 110), (16, 0.99 * FULL_TPS))]
     assert [finding.id for finding in _found(_with_twin(run_of(local))).values()] == ["server-cpu"]
     assert list(_found(_with_twin(run_of([*links, *local])))) == [("link-full-at-most", "at 100 Mb/s")]
@@ -592,7 +592,7 @@ def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     assert not any("idle machine" in advice.action for advice in summary.advice)
 
 
-def _causes(cells: list[Cell]) -> list[Finding]:
+def _causes(cells: list[CurveCell]) -> list[Finding]:
     return list(summarise(_with_twin(run_of(cells))).answer.causes)
 
 

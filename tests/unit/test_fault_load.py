@@ -117,7 +117,7 @@ def stand_in(done: list[Any]) -> ReplicaSet:
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
     dialect = SimpleNamespace(stop_receiving=lambda replica, _: done.append((replica.name, "STOP")))
     replicas, links = (replica("replica1"), replica("replica2")), (link(1), link(2))
-    spec = ReplicationSpec("async", 2)
+    spec = ReplicationSpec(mode="async", replicas=2)
     return cast(
         ReplicaSet, SimpleNamespace(primary=primary, replicas=replicas, links=links, dialect=dialect, spec=spec)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from howfar.contract.receipt import PrimaryState
+from howfar.contract.replication_receipt import PrimaryState
 from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
 from howfar.experiments.replication.fault.crash import (

@@ -23,21 +23,22 @@ from howfar.analysis.summary import Summary
 from howfar.cli.output import answer_commands
 from howfar.experiments.registry import EXPERIMENTS, document, summarise
 from howfar.findings import note
-from howfar.report.certainty import TEXTS, before_measuring, command_for_answer, least_resolved, what_answers
-from howfar.report.document import Answer, Document, Heading, Table
+from howfar.report.certainty import before_measuring, command_for_answer, least_resolved, what_answers
+from howfar.report.document import Answer, Details, Document, Heading, Table
 from howfar.report.figures import TOO_CLOSE, TOO_FEW_TRIALS, ratios_differ_from_rows, trials_line
 from howfar.report.frame import warning_lines
 from howfar.report.sections import cell_table
 from howfar.report.terminal import render
 from howfar.report.text import as_json, as_markdown
-from howfar.report.texts import BLOCKS
+from howfar.report.texts import BLOCKS, CERTAINTY
 from howfar.slices import plan_files
 from howfar.stats.intervals import Resolution
 from howfar.store.records import Run, StopReason
 from howfar.store.run_file import read_run
+from howfar.units import spoken_span
 
 FACTORS_OF_SPEED = re.compile(r"(?:times|%) (?:slower|faster)")
-DOUBTS = tuple(TEXTS[name].capitalize() for name in ("probably", "observed"))
+DOUBTS = tuple(CERTAINTY[name].capitalize() for name in ("probably", "observed"))
 
 
 @cache
@@ -129,7 +130,7 @@ def test_figures_that_do_not_divide_into_each_other_are_explained(name: str) -> 
     for table in _cell_tables(name):
         assert (note(BLOCKS["ratios"]) in table.notes) is ratios_differ_from_rows(summary)
     if answer_of(name).text.startswith(DOUBTS[0]) and "times fewer" in answer_of(name).text:
-        assert (TEXTS["ratios"] in str(dict(answer_of(name).reasons))) is ratios_differ_from_rows(summary)
+        assert (CERTAINTY["ratios"] in str(dict(answer_of(name).reasons))) is ratios_differ_from_rows(summary)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -212,7 +213,7 @@ def test_blocks_are_explained_where_they_are_first_named(name: str, width: int) 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_result_is_smaller_than_what_is_too_close_to_call(name: str) -> None:
     summary = reported(name)[0]
-    if TEXTS["floor"].partition("{")[0] not in dict(answer_of(name).reasons).get("How sure", ""):
+    if CERTAINTY["floor"].partition("{")[0] not in dict(answer_of(name).reasons).get("How sure", ""):
         return
     ratios = [cell.ratio for cell in summary.cells if cell.resolution.is_difference and cell.ratio is not None]
     assert all(abs(math.log(ratio.value)) > math.log1p(least_resolved(summary)) for ratio in ratios)
@@ -359,3 +360,51 @@ def test_the_cause_of_uneven_cpus_is_guessed_only_if_no_other_programs_are_known
     assert "may be the cause" in " ".join(warning_lines(reported("aa-mariadb")[0]))
     uneven = [line for line in warning_lines(reported("paths-local-mariadb")[0]) if "CPU time" in line]
     assert uneven and "may be the cause" not in uneven[0]
+
+
+SETTING_WIDTH = 100
+"""Maximum length of the line that says what was measured, on what, when and for how long."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_was_measured_when_and_for_how_long_fits_on_one_line(name: str) -> None:
+    summary, report = reported(name)
+    assert len(report.setting) <= SETTING_WIDTH
+    if summary.measured_s is not None:
+        assert report.setting.endswith(f" UTC, {spoken_span(summary.measured_s)}")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_estimate_of_a_finding_says_what_it_is_of(name: str) -> None:
+    answer = reported(name)[0].answer
+    assert all((finding.estimate is None) == (finding.metric is None) for finding in (*answer.findings, *answer.causes))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_advice_has_an_id_and_its_figures(name: str) -> None:
+    for advice in reported(name)[0].advice:
+        assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", advice.id), advice
+        assert advice.parameters, advice
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_without_an_answer_nothing_says_what_would_help_or_from_where_it_pays(name: str) -> None:
+    summary, report = reported(name)
+    if not summary.answer.is_missing:
+        return
+    limits = [cell.limit for cell in summary.cells if cell.limit is not None]
+    assert not any(limit.would_change or limit.would_not or limit.gain for limit in limits)
+    values = json.loads(as_json(summary))
+    assert values.get("what_if") is None and not (values.get("pages") or {}).get("crossings")
+    assert summary.advice == () and "Limits: " not in render(report)
+    folded = {block.title: block.open for block in report.blocks if isinstance(block, Details)}
+    assert not any(folded.get(title) for title in ("What limits each cell", "Tested limits"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_warning_is_a_finding_with_an_id(name: str) -> None:
+    summary = reported(name)[0]
+    of_cells = [(warning.id, cell.arm) for cell in summary.cells for warning in cell.warnings]
+    found = [(finding.id, finding.subject) for finding in summary.diagnostics]
+    assert found == [*((warning.id, "") for warning in summary.warnings), *of_cells]
+    assert all(re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", warning_id) for warning_id, _ in found)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.fake_peers import MODES, FakePeer
 
+from howfar.clients import peer as peers
 from howfar.doctor import examine
 from howfar.doctor.candidates import SYSTEM_UIDS, Candidate
 from howfar.doctor.kind import Kind
@@ -23,7 +24,6 @@ from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, GuardedSession, NoValidAnswer, ServerRefused
 from howfar.doctor.targets import Logins, TargetLogin
-from howfar.lab.servers import peer as peers
 
 LOGIN = TargetLogin("me", "")
 MAX_GROWTH_KB = 64 << 10

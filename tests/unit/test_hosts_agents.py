@@ -39,7 +39,7 @@ class _Here:
     """An agent in this process, with the interface of a Ray actor."""
 
     def __init__(self, agent: Agent) -> None:
-        for method in ("run", "hold", "call", "drop"):
+        for method in ("run", "create", "call", "drop"):
             asked = SimpleNamespace(remote=getattr(agent, method))
             setattr(self, method, asked)
 
@@ -68,18 +68,18 @@ def test_an_error_on_a_host_is_not_its_loss(host: RemoteHost, error: Exception, 
     with pytest.raises(LabError, match=r"host b: .*No space left on device") as raised:
         host.within(_fails, error)
     assert not isinstance(raised.value, HostLost) and raised.value.advice == advice
-    held = host.hold(_Server)
+    server = host.create(_Server)
     with pytest.raises(LabError, match="No space left"):
-        held.drop()
-    held.drop()
+        server.drop()
+    server.drop()
 
 
 def test_what_a_lost_agent_held_is_lost_with_it(host: RemoteHost) -> None:
-    held = host.hold(_Server)
+    server = host.create(_Server)
     host._agent = _Here(Agent())
     with pytest.raises(HostLost, match="host b: its agent was lost"):
-        held.call("close")
-    held.drop()
+        server.call("close")
+    server.drop()
 
 
 def test_a_lost_host_is_said_without_rays_names_and_the_reason_once(

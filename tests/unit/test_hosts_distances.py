@@ -214,7 +214,7 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
 )
 def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, now_ns: int, moved: bool) -> None:
     probe = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
-    said = distances.find_rtt_violations(distances.real_link_receipt(probe, _apart("a", "b", before_ns, 10**9)))
+    said = distances.real_link_receipt(probe, _apart("a", "b", before_ns, 10**9)).rtt_change_violations()
     assert bool(said) == moved
     assert not moved or "from host a to host b" in said[0]
 
@@ -232,9 +232,9 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
 
     first = probe(200_000, links[0])
     first.others = [probe(210_000, links[1])]
-    assert distances.find_rtt_violations(first) == ()
+    assert first.rtt_change_violations() == ()
     first.others = [probe(900_000, links[1])]
-    (said,) = distances.find_rtt_violations(first)
+    (said,) = first.rtt_change_violations()
     assert "from host c to host b was 0.9ms" in said
 
 

@@ -141,7 +141,7 @@ class _HostHere:
 
     name: str
 
-    def hold(self, factory: Callable[..., Any], *arguments: Any, called: str) -> SimpleNamespace:
+    def create(self, factory: Callable[..., Any], *arguments: Any, called: str) -> SimpleNamespace:
         actor = factory(*arguments)
         return SimpleNamespace(call=lambda method: getattr(actor, method)(), drop=getattr(actor, "close", lambda: None))
 
@@ -160,7 +160,7 @@ def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.Mo
     monkeypatch.setattr(testbed, "cpus_of", lambda host: (0,))
     hosts = [_HostHere(name) for name in "abc"]
     with ExitStack() as ledger:
-        states = testbed._RemoteIdle.hold("polling", hosts[0], hosts, ledger)
+        states = testbed._RemoteIdle.start("polling", hosts[0], hosts, ledger)
         assert len(polling_now) == 3
         states.begin()
         receipt = states.collect_receipt()

@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 from howfar.cli.client_files import client_options
 from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, lab, write_receipt
 from howfar.contract.messages import TcpTarget, UnixTarget
+from howfar.contract.server_receipt import HopsReceipt
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
 from howfar.lab.awake import keep_cpus_awake, run_spinners
 from howfar.lab.certificates import make_certificates, pinned_context
-from howfar.lab.connected_server import HopWatch, count_children, fork_violations, hop_reader
+from howfar.lab.connected_server import HopWatch, count_children, hop_reader
 from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import CertificatePaths, ready_timeout_s
 from howfar.lab.servers.contents import CHUNK_ROWS, find_rows, row_chunk, row_chunks
@@ -294,10 +295,10 @@ def test_a_process_that_is_gone_is_unknown() -> None:
 
 
 def test_fewer_processes_than_connections_are_a_violation_and_unknown_is_not() -> None:
-    assert fork_violations({"server_side": 8, "client_side": 9}, 8) == ()
-    assert fork_violations({"server_side": None}, 8) == ()
-    assert fork_violations({"server_side": 0}, None) == ()
-    (found,) = fork_violations({"server_side": 8, "client_side": 7}, 8)
+    assert HopsReceipt(max_processes={"server_side": 8, "client_side": 9}, connections=8).violations() == ()
+    assert HopsReceipt(max_processes={"server_side": None}, connections=8).violations() == ()
+    assert HopsReceipt(max_processes={"server_side": 0}, connections=None).violations() == ()
+    (found,) = HopsReceipt(max_processes={"server_side": 8, "client_side": 7}, connections=8).violations()
     assert "client side had 7 processes for 8 connections" in found
 
 

@@ -18,7 +18,8 @@ from howfar.contract.messages import (
     TablesDone,
     TcpTarget,
 )
-from howfar.contract.receipt import IdleReceipt, LinkReceipt, ServerReceipt, SessionView, TcpSettings
+from howfar.contract.receipt import IdleReceipt, LinkReceipt, TcpSettings
+from howfar.contract.server_receipt import ServerReceipt, SessionView
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import server_group, trial_environment

@@ -12,10 +12,9 @@ from tests.made import build
 from tests.shipped import skip_without_workload
 
 from howfar.cli.hop_binary import hop_binary_option
-from howfar.contract.messages import Receipt
-from howfar.contract.receipt import SessionView
+from howfar.contract.server_receipt import HopsReceipt, SessionReceipt, SessionView
 from howfar.errors import MissingError, PlanError, UsageError
-from howfar.lab.connected_server import carried_violations, session_violations, view_receipt, view_violations
+from howfar.lab.connected_server import view_receipt
 from howfar.paths import PATHS, ClientEndpoint, find_path, path_names, reason_not_carried
 from howfar.paths.path import Path as NetworkPath
 from howfar.paths.path import PathContext, find_program
@@ -28,13 +27,13 @@ from howfar.runner.preflight import _check_paths, _uncarried_paths, _without_unc
 
 _SOCKET = ClientEndpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = ClientEndpoint(host="10.77.0.2", port=3306, expected_client_host="10.77.0.1", server_port=3306)
-_GOOD_SOCKET = build(Receipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
-_GOOD_REMOTE = build(Receipt, address_family="inet", peer_address="10.77.0.2:3306")
+_GOOD_SOCKET = build(SessionReceipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
+_GOOD_REMOTE = build(SessionReceipt, address_family="inet", peer_address="10.77.0.2:3306")
 
 
 def test_the_session_of_the_path_is_accepted() -> None:
-    assert session_violations(_SOCKET, _GOOD_SOCKET, SessionSpec()) == ()
-    assert session_violations(_REMOTE, _GOOD_REMOTE, SessionSpec()) == ()
+    assert _GOOD_SOCKET.violations(_SOCKET, SessionSpec()) == ()
+    assert _GOOD_REMOTE.violations(_REMOTE, SessionSpec()) == ()
 
 
 @pytest.mark.parametrize(
@@ -49,31 +48,33 @@ def test_the_session_of_the_path_is_accepted() -> None:
         (_REMOTE, _GOOD_REMOTE, {"address_family": "unix"}),
     ],
 )
-def test_any_other_session_is_a_violation(endpoint: ClientEndpoint, good: Receipt, change: dict[str, Any]) -> None:
-    assert len(session_violations(endpoint, good.model_copy(update=change), SessionSpec())) == 1
+def test_any_other_session_is_a_violation(
+    endpoint: ClientEndpoint, good: SessionReceipt, change: dict[str, Any]
+) -> None:
+    assert len(good.model_copy(update=change).violations(endpoint, SessionSpec())) == 1
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
     spec = SessionSpec(tls="1.3")
     good = _GOOD_REMOTE.model_copy(update={"tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3"})
-    assert session_violations(_REMOTE, good, spec) == ()
+    assert good.violations(_REMOTE, spec) == ()
     for change in (
         {"tls_version": "TLSv1.2"},
         {"tls_client_version": None},
         {"tls_version": None},
     ):
-        assert len(session_violations(_REMOTE, good.model_copy(update=change), spec)) == 1
+        assert len(good.model_copy(update=change).violations(_REMOTE, spec)) == 1
     view = SessionView(host="10.77.0.1:51234", ssl_version="TLSv1.3", ssl_cipher="x", compression="OFF")
-    assert view_violations(_REMOTE, view, spec) == ()
+    assert view.violations(_REMOTE, spec) == ()
     for version in ("", "TLSv1.2"):
-        assert len(view_violations(_REMOTE, view.model_copy(update={"ssl_version": version}), spec)) == 1
+        assert len(view.model_copy(update={"ssl_version": version}).violations(_REMOTE, spec)) == 1
 
 
 def test_the_servers_own_view_is_compared_too() -> None:
     good = SessionView(host="10.77.0.1:51234", ssl_version="", ssl_cipher="", compression="OFF")
-    assert view_violations(_REMOTE, good, SessionSpec()) == ()
+    assert good.violations(_REMOTE, SessionSpec()) == ()
     for change in ({"host": "localhost"}, {"ssl_version": "TLSv1.3"}, {"compression": "ON"}):
-        assert len(view_violations(_REMOTE, good.model_copy(update=change), SessionSpec())) == 1
+        assert len(good.model_copy(update=change).violations(_REMOTE, SessionSpec())) == 1
 
 
 def test_paths_are_found_by_name() -> None:
@@ -107,19 +108,20 @@ def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is
 
 def test_a_hop_that_was_passed_by_is_found() -> None:
     carried = {"connections": 9, "connections_most": 8, "bytes_to_server": 1, "bytes_to_client": 1}
-    assert carried_violations("client_side", carried, 8) == carried_violations("client_side", carried, None) == ()
-    assert carried_violations("client_side", carried, 9) == (
+    assert HopsReceipt(carried={"client_side": carried}, connections=8).violations() == ()
+    assert HopsReceipt(carried={"client_side": carried}).violations() == ()
+    assert HopsReceipt(carried={"client_side": carried}, connections=9).violations() == (
         "the hop of the client side: 8 connections went through it, not 9",
     )
     for direction in ("bytes_to_server", "bytes_to_client"):
-        (found,) = carried_violations("client_side", {**carried, direction: 0}, 8)
+        (found,) = HopsReceipt(carried={"client_side": {**carried, direction: 0}}, connections=8).violations()
         assert found == f"the hop of the client side: it carried no {direction.replace('_', ' ')}"
 
 
 def test_where_the_most_at_once_is_not_counted_all_connections_are() -> None:
     carried = {"connections": 7, "bytes_to_server": 1, "bytes_to_client": 1}
-    assert carried_violations("server_side", carried, 7) == ()
-    (found,) = carried_violations("server_side", carried, 8)
+    assert HopsReceipt(carried={"server_side": carried}, connections=7).violations() == ()
+    (found,) = HopsReceipt(carried={"server_side": carried}, connections=8).violations()
     assert found == "the hop of the server side: 7 connections went through it, not 8"
 
 

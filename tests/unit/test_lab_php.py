@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from howfar.contract.application_receipt import ApplicationReceipt
 from howfar.contract.messages import (
     CpuStep,
     CustomStatement,
@@ -28,7 +29,6 @@ from howfar.contract.messages import (
     UnixTarget,
     Values,
 )
-from howfar.contract.receipt import ApplicationReceipt
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.experiments.page.lab import php_fpm
 from howfar.experiments.page.lab.php_fpm import (

@@ -13,11 +13,11 @@ import pytest
 from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
 from howfar.contract.messages import UnixTarget
+from howfar.contract.server_receipt import RequestedStore, ServerReceipt, StoreAddress
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
-from howfar.lab.connected_server import session_violations
 from howfar.lab.network import Host
 from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.key_value import StoreAddress, StoreSettings, _rejection_violations, listen_violations
+from howfar.lab.servers.key_value import StoreSettings
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
@@ -102,18 +102,32 @@ def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> 
 
 
 def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
-    assert listen_violations(StoreAddress("x", plain=True, tls=None), is_encrypted=False) == ()
-    assert listen_violations(StoreAddress("x", plain=False, tls="TLSv1.3"), is_encrypted=True) == ()
-    assert len(listen_violations(StoreAddress("x", plain=False, tls=None), is_encrypted=False)) == 1
-    assert len(listen_violations(StoreAddress("x", plain=True, tls="TLSv1.3"), is_encrypted=True)) == 1
-    assert len(listen_violations(StoreAddress("x", plain=True, tls=None), is_encrypted=True)) == 2, (
-        "-Z together with -s"
-    )
+    assert StoreAddress(at="x", plain=True, tls=None).violations(is_encrypted=False) == ()
+    assert StoreAddress(at="x", plain=False, tls="TLSv1.3").violations(is_encrypted=True) == ()
+    assert len(StoreAddress(at="x", plain=False, tls=None).violations(is_encrypted=False)) == 1
+    assert len(StoreAddress(at="x", plain=True, tls="TLSv1.3").violations(is_encrypted=True)) == 1
+    assert len(StoreAddress(at="x", plain=True, tls=None).violations(is_encrypted=True)) == 2, "-Z together with -s"
 
 
 def test_data_and_clients_that_are_lost_void_a_trial() -> None:
-    assert _rejection_violations({"evicted_keys": 0, "rejected_connections": 0}) == []
-    assert len(_rejection_violations({"evicted_keys": 3, "rejected_connections": 1})) == 2
+    requested = RequestedStore(port=None, socket=None, is_encrypted=False)
+    kept = ServerReceipt(counters={"evicted_keys": 0, "rejected_connections": 0})
+    assert kept.store_violations(requested) == ()
+    lost = ServerReceipt(counters={"evicted_keys": 3, "rejected_connections": 1})
+    assert len(lost.store_violations(requested)) == 2
+
+
+def test_a_store_listens_where_requested_and_nowhere_else() -> None:
+    receipt = ServerReceipt(tcp_ports=[6379], listen_address=StoreAddress(at="x", plain=True, tls=None))
+    assert receipt.store_violations(RequestedStore(6379, None, is_encrypted=False)) == ()
+    assert receipt.store_violations(RequestedStore(None, "/s", is_encrypted=False)) == (
+        "the server listens on the TCP ports [6379], it was to listen on []",
+        "the server listens on the sockets [], it was to listen on ['/s']",
+    )
+    assert len(receipt.store_violations(RequestedStore(6379, None, is_encrypted=True))) == 2, "plain text, and no TLS"
+
+
+def test_stores_are_configured_to_stay_in_memory() -> None:
     in_memory = {"save": "", "appendonly": "no", "maxmemory": "0"}
     redis = RedisDialect("redis")
     assert redis.mismatches(in_memory, {"total_forks": 0}) == []
@@ -126,10 +140,10 @@ def test_data_and_clients_that_are_lost_void_a_trial() -> None:
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
     spec = SessionSpec(tls="1.3")
     session = _GOOD_REMOTE.model_copy(update={"tls_client_version": "TLSv1.3", "protocol_mode": "resp3"})
-    assert session_violations(_REMOTE, session, spec) == ()
-    assert len(session_violations(_REMOTE, session, SessionSpec())) == 1
+    assert session.violations(_REMOTE, spec) == ()
+    assert len(session.violations(_REMOTE, SessionSpec())) == 1
     for change in ({"tls_client_version": "TLSv1.2"}, {"tls_client_version": None}, {"protocol_mode": "text"}):
-        assert len(session_violations(_REMOTE, session.model_copy(update=change), spec)) == 1
+        assert len(session.model_copy(update=change).violations(_REMOTE, spec)) == 1
 
 
 # ---------------------------------------------------------------- sessions

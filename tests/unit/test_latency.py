@@ -210,7 +210,7 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
 def test_the_report_answers_in_every_form(summary: Summary) -> None:
     text = reports.terminal.render(summary, 100, details=False)
     assert "% in time" in text and len(text.splitlines()) <= 40
-    assert [advice.id for advice in summary.advice] == ["repeat-disturbed", ""], (
+    assert [advice.id for advice in summary.advice] == ["repeat-disturbed", "keep-below"], (
         "for the only path that does not keep up"
     )
     page = reports.html.render(summary)

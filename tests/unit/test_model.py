@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.made import with_environment
-from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
+from tests.unit.made_curves import REPLIES, WORKLOAD, CurveCell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
@@ -88,12 +88,12 @@ PUBLISHED_REPLIES = 10 * 197 + 3 * 12_670 + 98 + 2 * 11
 """Bytes of a transaction's replies: a row of `c` (119 characters) with its definition; 100 such rows; one number; begin and commit."""
 
 
-def _cell(connections: int, tps: float) -> Cell:
+def _cell(connections: int, tps: float) -> CurveCell:
     """A cell of the 10 Gb/s series as a run would hold it. Assumptions: the server was full at the highest throughput; the client had
     many processors; sessions were encrypted, as was usual. The RTT was not published and cancels out: what it does not take of a lone
     connection's cycle counts as think time."""
     factors = {"path": "remote", "threads": connections, "rtt_ns": 100_000, "rate_bps": 10**10, "tls": "1.2"}
-    return Cell(factors, tps, client_s=1e-6, server_s=1 / max(TEN_GIGABIT), replies=PUBLISHED_REPLIES)
+    return CurveCell(factors, tps, client_s=1e-6, server_s=1 / max(TEN_GIGABIT), replies=PUBLISHED_REPLIES)
 
 
 def _foreseen(connections: int) -> WhatIfAnswer:
@@ -122,7 +122,7 @@ LINK = {"rtt_ns": 200_000, "rate_bps": 10**9}
 
 
 def _base(**changed: object) -> WhatIf:
-    (facts,) = arm_facts(run_of([Cell({"path": "remote", "threads": 1, **LINK}, 150.0)]))
+    (facts,) = arm_facts(run_of([CurveCell({"path": "remote", "threads": 1, **LINK}, 150.0)]))
     return fit([facts], WORKLOAD).model_copy(update=changed)
 
 
@@ -189,15 +189,15 @@ def test_however_much_overlaps_the_longest_part_is_left() -> None:
         assert answer(base, _settings(rate_bps=rate, rtt_s=0.0, threads=1)).tps == pytest.approx(found.ceiling)
 
 
-def _machines(*cells: Cell) -> Run:
+def _machines(*cells: CurveCell) -> Run:
     return with_environment(run_of(list(cells)), placement="machines")
 
 
 def test_one_machine_shares_its_processors_and_two_do_not() -> None:
     local, remote = arm_facts(
         _machines(
-            Cell({"path": "tcp", "threads": 16}, 900.0),
-            Cell({"path": "remote", "threads": 16, **LINK}, 900.0),
+            CurveCell({"path": "tcp", "threads": 16}, 900.0),
+            CurveCell({"path": "remote", "threads": 16, **LINK}, 900.0),
         )
     )
     base = fit([local], WORKLOAD)
@@ -217,7 +217,7 @@ def _short(path: str, **changed: Any) -> WhatIf:
         "busy": {0: 1.0, 1: 1.0},
     }
     factors = {"path": path, "threads": 16, **(LINK if path == "remote" else {})}
-    (facts,) = arm_facts(_machines(Cell(factors, 100.0, **{**known, **changed})))
+    (facts,) = arm_facts(_machines(CurveCell(factors, 100.0, **{**known, **changed})))
     return fit([facts], WORKLOAD)
 
 
@@ -235,7 +235,7 @@ def test_ends_that_share_processors_had_what_both_used() -> None:
 
 def test_the_emulator_s_share_is_taken_off_what_the_load_may_have() -> None:
     """The emulator takes 4 ms per transaction at 100 per second: 0.4 CPUs, half of them on each host."""
-    (facts,) = arm_facts(run_of([Cell({"path": "remote", "threads": 16, **LINK}, 100.0, link_s=0.004)]))
+    (facts,) = arm_facts(run_of([CurveCell({"path": "remote", "threads": 16, **LINK}, 100.0, link_s=0.004)]))
     assert fit([facts], WORKLOAD).server_cpus == pytest.approx(0.8, rel=0.01)
 
 
@@ -249,15 +249,15 @@ WIRE = REPLIES + 90 * 39
 """Bytes on the wire per transaction, in about 39 segments: 12 short replies, 3 of nine segments."""
 
 
-def _tcp(threads: int) -> Cell:
+def _tcp(threads: int) -> CurveCell:
     """A cell by the two bounds of throughput, smoothed where they meet: this is not the model's law."""
     soft = ((CYCLE_S / threads) ** 2 + 0.0008**2) ** -0.5 if threads > 1 else 1 / CYCLE_S
-    return Cell({"path": "tcp", "threads": threads}, soft)
+    return CurveCell({"path": "tcp", "threads": threads}, soft)
 
 
-def _remote(threads: int, rate_bps: float, tps: float) -> Cell:
+def _remote(threads: int, rate_bps: float, tps: float) -> CurveCell:
     factors = {"path": "remote", "threads": threads, "rtt_ns": 200_000, "rate_bps": int(rate_bps)}
-    return Cell(factors, tps, link_s=0.0005)
+    return CurveCell(factors, tps, link_s=0.0005)
 
 
 def _bandwidth() -> Run:
@@ -308,7 +308,7 @@ def test_cells_that_differ_in_connections_only_are_one_curve() -> None:
 
 
 def test_a_level_that_is_not_said_is_the_ordinary_one_to_every_part_of_the_analysis() -> None:
-    run = run_of([_tcp(1), Cell({**_tcp(16).factors, "tls": "off"}, 900.0)])
+    run = run_of([_tcp(1), CurveCell({**_tcp(16).factors, "tls": "off"}, 900.0)])
     assert [len(one.arms) for one in series(arm_facts(run))] == [2]
     assert [len(curve) for curve in plateau.curves(run.info.arms)] == [2]
 
@@ -327,13 +327,13 @@ def test_a_slow_link_is_its_curve_s_ceiling_and_its_plateau_tests_nothing() -> N
 def test_a_fast_link_is_not_and_the_emulator_s_part_is_named() -> None:
     curve = _named(_scaling(_bandwidth()), rate_bps=10**9)
     assert curve.ceilings[0].resource is Resource.SERVER_CPU
-    assert "emulator" in curve.ceilings[0].says
+    assert "emulator" in curve.ceilings[0].text
 
 
 _FULL = {0: 1.0, 1: 1.0}
 
 
-def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) -> Cell:
+def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) -> CurveCell:
     """Other programs keep both processors busy, so that each end waits longer than it works. The server works 4 ms per transaction and
     always has work where it is the limit; the client works 0.5 ms."""
     factors: dict[str, Any] = {"path": path, "threads": threads}
@@ -341,7 +341,7 @@ def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) 
         factors |= {"rtt_ns": 200_000, "rate_bps": int(rate_bps)}
     limits = rate_bps is None or 8 * WIRE * tps < 0.9 * rate_bps
     wait_s = (threads - 0.5) / tps - 0.004 if limits and threads > 1 else 0.005
-    return Cell(factors, tps, 0.0005, 0.004, client_wait_s=0.001, server_wait_s=wait_s, busy=_FULL)
+    return CurveCell(factors, tps, 0.0005, 0.004, client_wait_s=0.001, server_wait_s=wait_s, busy=_FULL)
 
 
 def _among_strangers() -> Run:
@@ -367,7 +367,7 @@ def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
     found = _scaling(_among_strangers())
     curve = _named(found, rate_bps=10**8)
     assert curve.ceilings[0].resource is Resource.SERVER_CPU and curve.ceilings[0].tps == pytest.approx(115, rel=0.01)
-    assert "taken at the highest throughput itself" in curve.ceilings[0].says
+    assert "taken at the highest throughput itself" in curve.ceilings[0].text
 
 
 @pytest.mark.parametrize("threads", [(1, 2), (1, 4, 16, 64)])
@@ -414,22 +414,24 @@ def test_the_plateau_is_the_figure_that_its_error_belongs_to() -> None:
         assert curve.own.plateau_tps <= curve.own.ceiling_tps
 
 
-def _moved(server_s: Mapping[int, float], other: Cell) -> dict[int, WhatIf]:
+def _moved(server_s: Mapping[int, float], other: CurveCell) -> dict[int, WhatIf]:
     """The model moved onto a 1 Gb/s link, with `other` measured too, from a loopback with these server times by connections."""
-    local = [Cell({"path": "tcp", "threads": number}, 400.0, server_s=each) for number, each in server_s.items()]
+    local = [CurveCell({"path": "tcp", "threads": number}, 400.0, server_s=each) for number, each in server_s.items()]
     facts = arm_facts(run_of([*local, _remote(16, 1e9, 300.0), other]))
     others = [each for each in facts[len(local) + 1 :] if not each.is_link_full]
     return bases_for_link(facts[: len(local)], facts[len(local)], others, WORKLOAD)
 
 
 def test_each_number_of_connections_is_predicted_from_the_loopback_s_own() -> None:
-    full = Cell({"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**7}, 1e7 / 8 / WIRE, server_s=0.005)
+    full = CurveCell(
+        {"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**7}, 1e7 / 8 / WIRE, server_s=0.005
+    )
     moved = _moved({1: 0.0010, 16: 0.0014}, full)
     assert {number: base.server_cpu_s for number, base in moved.items()} == pytest.approx({1: 0.0010, 16: 0.0014}, 1e-3)
 
 
 def test_a_link_that_is_not_full_says_what_its_connections_cost() -> None:
-    other = Cell({"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**10}, 300.0, server_s=0.002)
+    other = CurveCell({"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**10}, 300.0, server_s=0.002)
     moved = _moved({1: 0.0010, 16: 0.0014}, other)
     assert {number: base.server_cpu_s for number, base in moved.items()} == pytest.approx({1: 0.0010, 16: 0.002}, 1e-3)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.made import floors_of, with_receipt
-from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_findings_of, page_run, page_summary
+from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, PageCell, cells, page_findings_of, page_run, page_summary
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
@@ -127,7 +127,7 @@ def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:
 # ---------------------------------------------------------------- whole runs
 
 
-def heavy(*applications: str) -> list[Cell]:
+def heavy(*applications: str) -> list[PageCell]:
     return [cell for cell in cells() if cell.page == "heavy" and cell.application in applications]
 
 
@@ -327,7 +327,7 @@ def test_each_link_has_its_own_comparisons_and_crossing() -> None:
 
 
 def test_published_figures_stand_next_to_the_shipped_plans_pages_only() -> None:
-    run = page_run(2, wanted=[Cell("heavy", "php", path, 0, 1) for path in ("socket", "remote")])
+    run = page_run(2, wanted=[PageCell("heavy", "php", path, 0, 1) for path in ("socket", "remote")])
     mine = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "mine"})})
     assert page_findings_of(run).published and not page_findings_of(mine).published
 
@@ -456,7 +456,7 @@ def test_without_a_crossing_the_answer_says_how_far_was_measured(
 def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings, ratio: float, name: str) -> None:
     estimate = Estimate(value=ratio, low=ratio - 0.001, high=ratio + 0.001)
     choices = tuple(each.model_copy(update={"tcp_over_socket": estimate}) for each in whole.choices)
-    found = whole.model_copy(update={"choices": choices, "noise_floor": 0.02, "claims": 1})
+    found = whole.model_copy(update={"choices": choices, "noise_floor": 0.02, "comparisons": 1})
     assert {finding.id for finding in causes(found) if finding.id.startswith("tcp")} == {name}
     assert any("phpredis" in line for advice in page_advice(found) for line in advice.lines) == (name == "tcp")
 

@@ -25,7 +25,7 @@ from howfar.recording.predict import PRESENT_MISS_SHARE, PathPrediction, analyze
 from howfar.recording.prediction_report import MeasuredPage, Measurement, as_json, compare, document
 from howfar.recording.recording import Recording
 from howfar.recording.summary import document as summary_document
-from howfar.recording.summary import summarize
+from howfar.recording.summary import summarise_recording
 from howfar.report import html, terminal
 from howfar.report.document import AdviceBlock, Answer, Chart, Details, Document, Table
 from howfar.report.terminal import VISIBLE_LINES
@@ -213,7 +213,7 @@ def test_a_connection_with_tls_has_its_handshake_once(protocol: str, with_tls: i
     def dearer_ms(tls: bool, login_round_trips: int) -> float:
         recording = made(tmp_path / f"{tls}", loop(5), connect=True)
         changed = {
-            number: dataclasses.replace(one, protocol=protocol, tls=tls, login_round_trips=login_round_trips)
+            number: one.model_copy(update={"protocol": protocol, "tls": tls, "login_round_trips": login_round_trips})
             for number, one in recording.connection_by_id.items()
         }
         now, far = costs(20, encrypted=tls), costs(540, connect_us=560, encrypted=True)
@@ -272,18 +272,21 @@ def test_no_time_is_negative_and_parts_add_up(
     for parts, whole in ((page.parts_now, page.now), (page.parts, page.bottom_up)):
         each = (parts.application_ms, parts.path_ms, parts.server_ms)
         assert min(each) > -1e-9 and sum(each) == pytest.approx(whole.p50_ms.value)
-    (recorded,) = summarize(recording).pages
+    (recorded,) = summarise_recording(recording).pages
     assert recorded.took_ms.low is None or 0 < recorded.took_ms.low <= recorded.took_ms.value
 
 
 def test_a_recording_and_its_prediction_have_one_statistic_and_name_a_cold_page(tmp_path: Path) -> None:
     """[app-11]"""
     recording = made(tmp_path / "c.recording", loop(6), pages=9, cold=100)
-    found, (recorded,) = predicted(recording), summarize(recording).pages
+    found, (recorded,) = predicted(recording), summarise_recording(recording).pages
     (page,) = found.pages
     assert page.now.p50_ms.value == pytest.approx(recorded.took_ms.value - 6 * TAP_NS / 1e6)
     assert page.cold == recorded.cold and page.cold is not None
-    for report in (document(found, (), cost_pages(recording, NOW, FAR)), summary_document(summarize(recording), "a")):
+    for report in (
+        document(found, (), cost_pages(recording, NOW, FAR)),
+        summary_document(summarise_recording(recording), "a"),
+    ):
         assert "the first page took" in terminal.render(report, 100, colour=False)
     assert predicted(made(tmp_path / "w.recording", loop(6), pages=9)).pages[0].cold is None
 

@@ -36,7 +36,7 @@ from howfar.recording.predict import PathPrediction, analyze
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording, RecordingFile, read
 from howfar.recording.summary import document as summary_document
-from howfar.recording.summary import summarize
+from howfar.recording.summary import summarise_recording
 from howfar.recording.tap import Tap
 from howfar.report import terminal
 from howfar.report.document import AdviceBlock, Answer, Document
@@ -119,19 +119,19 @@ def busy_during(recording: Recording, pages: int, are_others: bool = True) -> Re
 
 
 def test_a_recording_says_during_which_pages_other_programs_were_busy(recording: Recording) -> None:
-    summary = summarize(beside(recording, busy_during(recording, 10)))
+    summary = summarise_recording(beside(recording, busy_during(recording, 10)))
     report = summary_document(summary, "a.recording")
     answer = is_answer_first(report)
     assert "doubtful because of other programs, such as cargo (pid 4711)" in str(answer.certainty)
     use = busiest(BUSY, 2, at_most=True)
     assert f"front: other programs were busy during 10 of 30 pages; {use}." in text_of(report)
     assert "Stop other programs, such as cargo (pid 4711), and record again" in text_of(report)
-    few = summary_document(summarize(beside(recording, busy_during(recording, 2))), "a.recording")
+    few = summary_document(summarise_recording(beside(recording, busy_during(recording, 2))), "a.recording")
     assert "during 2 of 30 pages" in text_of(few) and "doubtful" not in str(is_answer_first(few).certainty)
 
 
 def test_programs_that_may_be_the_applications_are_facts_and_no_doubt(recording: Recording) -> None:
-    report = summary_document(summarize(beside(recording, busy_during(recording, 30, False))), "a.recording")
+    report = summary_document(summarise_recording(beside(recording, busy_during(recording, 30, False))), "a.recording")
     assert "possibly those of the application; cargo (pid 4711)" in text_of(report)
     assert "doubtful" not in str(is_answer_first(report).certainty) and "Stop other" not in text_of(report)
 
@@ -140,7 +140,7 @@ def test_programs_that_may_be_the_applications_are_facts_and_no_doubt(recording:
 def test_a_quiet_recording_and_an_older_one_say_nothing_of_programs(
     others: RecordedPrograms | None, recording: Recording
 ) -> None:
-    assert "programs" not in text_of(summary_document(summarize(beside(recording, others)), "a.recording"))
+    assert "programs" not in text_of(summary_document(summarise_recording(beside(recording, others)), "a.recording"))
 
 
 def test_what_was_found_is_in_the_file_and_an_older_file_has_none(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_was_found_is_in_the_file_and_an_older_file_has_none(tmp_path: Path
         file = RecordingFile(tmp_path / name, RecordingFacts())
         file.finish(RecordingFacts(others=others) if others else RecordingFacts())
         assert read(tmp_path / name).facts.others == others
-    report = text_of(summary_document(summarize(read(tmp_path / "new")), "a.recording"))
+    report = text_of(summary_document(summarise_recording(read(tmp_path / "new")), "a.recording"))
     assert f"while it was measured after the recording, {busiest(BUSY, 2, at_most=True)}." in report
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.made_recording import is_answer_first
+from tests.unit.made_recording import changed, connection_of, digest_of, is_answer_first, round_trip_of
 
 from howfar.contract.messages import Repeated
 from howfar.errors import UsageError
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.recording import Connection, Digest, Phase, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.recording.recording import Recording, RecordingFile, TimedPage, read
 from howfar.recording.repeat import analyze, document, make_script, may_change, split_statements
 from howfar.report import terminal
 
@@ -31,19 +31,19 @@ def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
     """Each page opens a connection, runs its statements 10 us apart, each for 50 us, and ends 7 us later."""
     facts = RecordingFacts(method="tap", protocol="mysql", tap_ns=TAP_NS, floor_ns=2000, path_ns=2000 + UNSEEN_NS)
     file = RecordingFile(path, facts)
-    file.add_connections(Connection(n, "mysql", 0, None, None, None, False, 1, 0) for n in range(1, len(pages) + 1))
-    file.add_digests(Digest(number, "mysql", text) for text, number in DIGESTS.items())
+    file.add_connections(connection_of(n, "mysql", 0, None, None, None, False, 1, 0) for n in range(1, len(pages) + 1))
+    file.add_digests(digest_of(number, "mysql", text) for text, number in DIGESTS.items())
     trips, found, at, number = [], [], 1_000_000, 0
     for connection, texts in enumerate(pages, 1):
         begun = at
         for text in ("login", *texts):
             number += 1
-            phase: Phase = "connect" if text == "login" else "operation"
+            phase = "connect" if text == "login" else "operation"
             digest = DIGESTS.get(text)
             command = text.split()[0].lower()
             at += 10_000
             trips.append(
-                RoundTrip(
+                round_trip_of(
                     number,
                     connection,
                     None,
@@ -109,7 +109,7 @@ def test_a_connection_of_a_page_takes_the_place_of_the_page_before(tmp_path: Pat
 
 def test_a_semicolon_at_the_end_of_what_was_recorded_is_no_difference(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE, DONE)])
-    ended = {number: Digest(number, "mysql", f"{one.text};") for number, one in found.digest_by_id.items()}
+    ended = {number: digest_of(number, "mysql", f"{one.text};") for number, one in found.digest_by_id.items()}
     found = replace(found, digest_by_id=ended)
     made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [step.statement for step in made.pages[0].steps] == [None, 0, 3]
@@ -118,7 +118,7 @@ def test_a_semicolon_at_the_end_of_what_was_recorded_is_no_difference(tmp_path: 
 def test_a_statement_that_failed_when_it_was_recorded_may_fail_again(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE, ONE)])
     (page,) = found.pages
-    trips = (*page.round_trips[:2], replace(page.round_trips[2], failed=True))
+    trips = (*page.round_trips[:2], changed(page.round_trips[2], failed=True))
     made = make_script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
     assert [step.may_fail for step in made.pages[0].steps] == [False, False, True]
 
@@ -213,10 +213,10 @@ def test_a_preparation_and_an_empty_statement_run_nothing(tmp_path: Path) -> Non
     found = recording(tmp_path / "a", [(ONE, ONE, OTHER, ONE)])
     (page,) = found.pages
     login, prepared, run, empty, fetched = page.round_trips
-    fetched = replace(fetched, command="fetch")
-    empty = replace(empty, digest_id=9, command="other")
-    trips = (login, replace(prepared, command="prepare"), replace(run, command="execute"), empty, fetched)
-    digests = {**found.digest_by_id, 9: Digest(9, "mysql", ";")}
+    fetched = changed(fetched, command="fetch")
+    empty = changed(empty, digest_id=9, command="other")
+    trips = (login, changed(prepared, command="prepare"), changed(run, command="execute"), empty, fetched)
+    digests = {**found.digest_by_id, 9: digest_of(9, "mysql", ";")}
     found = replace(found, pages=(replace(page, round_trips=trips),), digest_by_id=digests)
     made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [step.statement for step in made.pages[0].steps] == [None, 0]
@@ -226,7 +226,7 @@ def test_a_preparation_and_an_empty_statement_run_nothing(tmp_path: Path) -> Non
 def test_a_page_without_statements_is_refused(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE,)])
     (page,) = found.pages
-    trips = tuple(replace(trip, digest_id=None, phase="operation") for trip in page.round_trips)
+    trips = tuple(changed(trip, digest_id=None, phase="operation") for trip in page.round_trips)
     with pytest.raises(UsageError, match=r"page \(1 page\) has no statement"):
         make_script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
 

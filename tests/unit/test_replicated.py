@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from tests.acknowledged_scenario import INSERTS
 from tests.unit.fake_lab import FakeStage, finish, interval, receipt
-from tests.unit.test_replication import REQUESTED, snapshot
+from tests.unit.test_replication import REQUESTED, changed, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
@@ -24,6 +24,8 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.receipt import QuantilesNs
+from howfar.contract.replication_receipt import ReplicationWindow
+from howfar.contract.server_receipt import pages_allowed
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.experiments.replication.lab import ReplicationSpec
@@ -39,7 +41,6 @@ from howfar.experiments.replication.lab.watch import LagSample
 from howfar.experiments.replication.load import InsertsLoad
 from howfar.lab.link import LinkSpec
 from howfar.lab.request import LabRequest, ReplicasSpec
-from howfar.lab.servers import pages_allowed
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, estimate_cost
 from howfar.plan.factors import FACTORS
@@ -251,18 +252,24 @@ def rtt(ms: int) -> RttResult:
 def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10})
     good = LoadFacts(round_trip_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
-    assert replication_violations(REQUESTED, before, after, good, [rtt(20)]) == []
-    (found,) = replication_violations(REQUESTED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
+    assert replication_violations(REQUESTED, ReplicationWindow.between(before, after), good, [rtt(20)]) == []
+    (found,) = replication_violations(
+        REQUESTED, ReplicationWindow.between(before, after), replace(good, commit_p50_ns=19 * MS), [rtt(20)]
+    )
     assert "nobody waited for it" in found
-    assert replication_violations(REQUESTED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], (
-        "it only reads"
-    )
-    assert replication_violations(REQUESTED, before, after, good, [rtt(20), rtt(200)]) == [], (
-        "the nearest replica is enough"
-    )
-    both = replace(REQUESTED, wait_for=2)
+    assert (
+        replication_violations(
+            REQUESTED, ReplicationWindow.between(before, after), replace(good, commit_p50_ns=None), [rtt(20)]
+        )
+        == []
+    ), "it only reads"
+    assert (
+        replication_violations(REQUESTED, ReplicationWindow.between(before, after), good, [rtt(20), rtt(200)]) == []
+    ), "the nearest replica is enough"
+    both = changed(REQUESTED, wait_for=2)
     assert any(
-        "nobody waited" in each for each in replication_violations(both, before, after, good, [rtt(20), rtt(200)])
+        "nobody waited" in each
+        for each in replication_violations(both, ReplicationWindow.between(before, after), good, [rtt(20), rtt(200)])
     )
 
 
@@ -270,7 +277,7 @@ def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
 def test_one_commit_without_acknowledgement_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 9, "no_tx": 1})
     load = LoadFacts(commits=10, commit_p50_ns=21 * MS)
-    (found,) = replication_violations(REQUESTED, before, after, load, [rtt(20)])
+    (found,) = replication_violations(REQUESTED, ReplicationWindow.between(before, after), load, [rtt(20)])
     assert found.startswith("1 commits of the window were not acknowledged")
 
 

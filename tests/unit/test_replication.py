@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from howfar.contract.receipt import ReplicaFacts, Snapshot
+from howfar.contract.replication_receipt import ChannelFacts, ReplicaFacts, ReplicationWindow, Snapshot
 from howfar.errors import PlanError
 from howfar.experiments.replication.lab import ReplicationSpec, galera
 from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
 from howfar.experiments.replication.lab.dialect import Seed, Source, replication_dialect
 from howfar.experiments.replication.lab.proof import (
     FILLING,
-    ChannelFacts,
-    channel_violations,
     latency_violation,
-    violations_after_absence,
-    window_receipt,
-    window_violations,
 )
 from howfar.experiments.replication.lab.status import (
     MariadbPositions,
@@ -42,6 +36,10 @@ from howfar.lab.network import MAX_REPLICAS, host_batch, link_addresses, middle_
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
 KINDS = ("mariadb", "mysql")
 REQUESTED = ReplicationSpec()
+
+
+def changed(spec: ReplicationSpec, **fields: object) -> ReplicationSpec:
+    return spec.model_copy(update=fields)
 
 
 def binary_log(kind: str) -> BinaryLogReplication:
@@ -77,7 +75,7 @@ def test_semi_sync_variables_are_detected(kind: str) -> None:
     roles = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
     assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in roles)
     assert (names.wait_for is None) == (kind == "mariadb")
-    statements = names.enable_primary_sql(replace(REQUESTED, wait_point="AFTER_COMMIT"))
+    statements = names.enable_primary_sql(changed(REQUESTED, wait_point="AFTER_COMMIT"))
     assert f"SET GLOBAL {names.primary}wait_point = 'AFTER_COMMIT'" in statements
     assert statements[-1].endswith("enabled = ON"), "replication must be enabled only after all settings"
 
@@ -98,8 +96,8 @@ def test_older_names_of_mysql_are_detected_and_absent_ones_are_none() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_acknowledged_window_has_no_violations(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10, "tx_waits": 10, "tx_wait_time": 20500})
-    assert window_violations(REQUESTED, before, after, commits=10) == ()
-    assert window_receipt(before, after).mean_wait_us == 2050
+    assert ReplicationWindow.between(before, after).violations(REQUESTED, commits=10) == ()
+    assert ReplicationWindow.between(before, after).mean_wait_us == 2050
     assert before.primary is not None and before.primary.timeout_ms == 3_600_000
 
 
@@ -115,7 +113,7 @@ def test_an_acknowledged_window_has_no_violations(kind: str) -> None:
     ],
 )
 def test_window_violations(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
-    found = window_violations(REQUESTED, snapshot(kind), snapshot(kind, add=add), commits)
+    found = ReplicationWindow.between(snapshot(kind), snapshot(kind, add=add)).violations(REQUESTED, commits)
     assert [sentence for sentence in found if expected in sentence] == list(found) != []
 
 
@@ -123,31 +121,38 @@ def test_window_violations(kind: str, add: dict[str, int], commits: int | None, 
 def test_both_ends_must_have_the_requested_settings(kind: str) -> None:
     now = snapshot(kind)
     for spec, expected in (
-        (replace(REQUESTED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
-        (replace(REQUESTED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
-        (replace(REQUESTED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
-        (replace(REQUESTED, mode="async"), "the primary was semi-synchronous before"),
+        (changed(REQUESTED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
+        (changed(REQUESTED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
+        (changed(REQUESTED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
+        (changed(REQUESTED, mode="async"), "the primary was semi-synchronous before"),
     ):
-        assert any(expected in sentence for sentence in window_violations(spec, now, now)), expected
+        assert any(expected in sentence for sentence in ReplicationWindow.between(now, now).violations(spec)), expected
     assert now.primary is not None
     after_fallback = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
     assert any(
         "fell back to asynchronous silently" in sentence
-        for sentence in window_violations(REQUESTED, now, after_fallback)
+        for sentence in ReplicationWindow.between(now, after_fallback).violations(REQUESTED)
     )
     not_acknowledging = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
-    assert window_violations(REQUESTED, now, not_acknowledging) == ("replica1 did not acknowledge after the window",)
+    assert ReplicationWindow.between(now, not_acknowledging).violations(REQUESTED) == (
+        "replica1 did not acknowledge after the window",
+    )
     without_plugin = now.model_copy(update={"primary": None})
-    assert any("no semi-synchronous" in sentence for sentence in window_violations(REQUESTED, now, without_plugin))
+    assert any(
+        "no semi-synchronous" in sentence
+        for sentence in ReplicationWindow.between(now, without_plugin).violations(REQUESTED)
+    )
     io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
-    diverged = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"strangers": "0-2-58"}),)})
-    assert window_violations(REQUESTED, now, diverged) == (
+    diverged = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"errant": "0-2-58"}),)})
+    assert ReplicationWindow.between(now, diverged).violations(REQUESTED) == (
         "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have diverged",
     )
     with_dead_link = now.model_copy(update={"broken": ("the link of replica1 had died",)})
-    assert window_violations(REQUESTED, now, with_dead_link) == ("the link of replica1 had died after the window",)
+    assert ReplicationWindow.between(now, with_dead_link).violations(REQUESTED) == (
+        "the link of replica1 had died after the window",
+    )
     disconnected = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
-    assert window_violations(REQUESTED, now, disconnected) == (
+    assert ReplicationWindow.between(now, disconnected).violations(REQUESTED) == (
         "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
     )
 
@@ -169,8 +174,8 @@ def test_the_channel_is_as_requested() -> None:
     """In recordings, a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
 
     def violations(handshakes: int, wire_bytes: int, **spec: Any) -> tuple[str, ...]:
-        seen = ChannelFacts(handshakes, len(FILLING), {"replica1": wire_bytes})
-        return channel_violations(replace(REQUESTED, **spec), seen)
+        seen = ChannelFacts(tls_handshakes=handshakes, row_bytes=len(FILLING), wire_bytes={"replica1": wire_bytes})
+        return seen.violations(changed(REQUESTED, **spec))
 
     assert violations(0, 28_000) == violations(1, 28_500, tls=True) == violations(0, 500, compression="zlib") == ()
     assert violations(1, 700, tls=True, compression="zlib") == ()
@@ -180,12 +185,12 @@ def test_the_channel_is_as_requested() -> None:
     assert "was not compressed" in plain
     (squeezed,) = violations(0, 500)
     assert "it was compressed" in squeezed
-    assert channel_violations(replace(REQUESTED, mode="none", replicas=0), ChannelFacts(0, 1, {})) == ()
+    assert ChannelFacts(tls_handshakes=0, row_bytes=1).violations(changed(REQUESTED, mode="none", replicas=0)) == ()
 
 
 def test_commits_faster_than_the_rtt_are_violations() -> None:
     assert latency_violation(REQUESTED, 20_000_000, 20_000_000) is None
-    assert latency_violation(replace(REQUESTED, mode="async"), 1, 20_000_000) is None
+    assert latency_violation(changed(REQUESTED, mode="async"), 1, 20_000_000) is None
     sentence = latency_violation(REQUESTED, 1_000_000, 20_000_000)
     assert sentence is not None and "1.000 ms" in sentence and "20.000 ms" in sentence
 
@@ -239,11 +244,11 @@ def test_a_hung_commit_is_distinguished_from_a_slow_one() -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (replace(REQUESTED, replicas=0), "semi_sync with 0 replicas"),
-        (replace(REQUESTED, mode="none"), "none with 1 replicas"),
-        (replace(REQUESTED, wait_for=2), "2 of 1"),
-        (replace(REQUESTED, timeout_ms=0), "0 ms"),
-        (replace(REQUESTED, replicas=MAX_REPLICAS + 1), "too many"),
+        (changed(REQUESTED, replicas=0), "semi_sync with 0 replicas"),
+        (changed(REQUESTED, mode="none"), "none with 1 replicas"),
+        (changed(REQUESTED, wait_for=2), "2 of 1"),
+        (changed(REQUESTED, timeout_ms=0), "0 ms"),
+        (changed(REQUESTED, replicas=MAX_REPLICAS + 1), "too many"),
     ],
 )
 def test_contradictory_requests_are_rejected(spec: ReplicationSpec, expected: str) -> None:
@@ -261,8 +266,8 @@ def test_sql_uses_each_servers_syntax(kind: str) -> None:
     encrypted = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", dialect.compressions[0]))
     assert "_SSL = 1" in encrypted and "VERIFY_SERVER_CERT = 1" in encrypted and "ca.pem" in encrypted
     assert "REQUIRE SSL" in dialect.account_sql("secret", tls=True), "the server must enforce encryption"
-    assert "--sync-binlog=0" in dialect.options(replace(REQUESTED, durability="relaxed"))
-    assert "--innodb-flush-method=nosync" in dialect.options(replace(REQUESTED, durability="off"))
+    assert "--sync-binlog=0" in dialect.options(changed(REQUESTED, durability="relaxed"))
+    assert "--innodb-flush-method=nosync" in dialect.options(changed(REQUESTED, durability="off"))
 
 
 def test_each_link_has_its_own_names_and_addresses() -> None:
@@ -285,18 +290,18 @@ def test_violations_not_explained_by_an_absence_remain(kind: str) -> None:
         "mariadb": ("Slave_IO_Running", "Slave_SQL_Running"),
         "mysql": ("Replica_IO_Running", "Replica_SQL_Running"),
     }[kind]
-    assert violations_after_absence(snapshot(kind)) == ()
-    assert violations_after_absence(snapshot(kind, replica={io: "Connecting"})) == (), (
+    assert snapshot(kind).violations_after_absence() == ()
+    assert snapshot(kind, replica={io: "Connecting"}).violations_after_absence() == (), (
         "a returning replica may still be connecting"
     )
     for column in (io, sql):
-        (found,) = violations_after_absence(snapshot(kind, replica={column: "No"}))
+        (found,) = snapshot(kind, replica={column: "No"}).violations_after_absence()
         assert "replica1 was not replicating after the window" in found
     seen = snapshot(kind)
-    with_errant = seen.replicas[0].model_copy(update={"strangers": "0-9-1"})
-    (dead_link, divergence) = violations_after_absence(
-        seen.model_copy(update={"broken": ("the link of replica1 had died",), "replicas": (with_errant,)})
-    )
+    with_errant = seen.replicas[0].model_copy(update={"errant": "0-9-1"})
+    (dead_link, divergence) = seen.model_copy(
+        update={"broken": ("the link of replica1 had died",), "replicas": (with_errant,)}
+    ).violations_after_absence()
     assert "the link of replica1 had died" in dead_link and "their histories have diverged" in divergence
 
 

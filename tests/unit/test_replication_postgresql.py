@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from howfar.contract.receipt import PrimaryState, ReplicaFacts, Snapshot
+from howfar.contract.replication_receipt import PrimaryState, ReplicaFacts, ReplicationWindow, Snapshot
 from howfar.experiments.replication.lab.links import ReplicationSpec
 from howfar.experiments.replication.lab.postgresql import PostgresPositions, PostgresReplication, parse_log_bytes
-from howfar.experiments.replication.lab.proof import window_violations
 from howfar.lab.servers import TableServer
 from howfar.plan.cells import cells
 from howfar.plan.fitting import with_replacements
@@ -20,6 +18,10 @@ from howfar.plan.load import load_plan
 ASKED = ReplicationSpec(wait_point="on", replicas=2)
 CANCELLED = "WARNING:  canceling wait for synchronous replication due to user request"
 _DIALECT = PostgresReplication()
+
+
+def changed(spec: ReplicationSpec, **fields: object) -> ReplicationSpec:
+    return spec.model_copy(update=fields)
 
 
 def _standby(name: str, flush: str, **changed: str) -> dict[str, str]:
@@ -64,7 +66,7 @@ def test_a_position_is_compared_by_transactions_or_by_the_log() -> None:
 def test_as_much_is_acknowledged_as_the_replicas_that_a_commit_needs_have() -> None:
     assert _end(ASKED).acknowledged_bytes == 0x700, "any one"
     names = {"synchronous_commit": "on", "synchronous_standby_names": "ANY 2 (replica1, replica2)", "fsync": "on"}
-    assert _end(replace(ASKED, wait_for=2), settings=names).acknowledged_bytes == 0x500, "both"
+    assert _end(changed(ASKED, wait_for=2), settings=names).acknowledged_bytes == 0x500, "both"
     gone = [_standby("replica1", "0/500", state="catchup")]
     assert _end(ASKED, standbys=gone).acknowledged_bytes is None
     assert _end(ASKED, standbys=gone).clients == 0
@@ -73,31 +75,31 @@ def test_as_much_is_acknowledged_as_the_replicas_that_a_commit_needs_have() -> N
 def test_a_window_that_held_and_those_that_did_not() -> None:
     before = _snapshot(_end(ASKED))
     after_end = _end(ASKED, standbys=[_standby("replica1", "0/1500"), _standby("replica2", "0/1500")])
-    assert window_violations(ASKED, before, _snapshot(after_end, sent=0x1000), commits=10) == ()
+    assert ReplicationWindow.between(before, _snapshot(after_end, sent=0x1000)).violations(ASKED, commits=10) == ()
     assert any(
         "bytes of log were acknowledged" in found
-        for found in window_violations(ASKED, before, _snapshot(after_end), 10)
+        for found in ReplicationWindow.between(before, _snapshot(after_end)).violations(ASKED, 10)
     )
-    assert window_violations(ASKED, before, before, 10) == (
+    assert ReplicationWindow.between(before, before).violations(ASKED, 10) == (
         "10 commits returned and the primary counted no acknowledgement",
     )
     cancelled = after_end.model_copy(update={"no_tx": _end(ASKED, log=("LOG: ready", CANCELLED)).no_tx})
-    found = window_violations(ASKED, before, _snapshot(cancelled, sent=0x1000), 10)
+    found = ReplicationWindow.between(before, _snapshot(cancelled, sent=0x1000)).violations(ASKED, 10)
     assert found == ("1 commits of the window were not acknowledged by a replica, as the primary counts them",)
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (replace(ASKED, wait_point="remote_apply"), "synchronous_commit was 'on' instead of 'remote_apply'"),
-        (replace(ASKED, wait_for=2), "instead of 'ANY 2 (replica1, replica2)'"),
-        (replace(ASKED, mode="async"), "synchronous_commit was 'on' instead of 'local'"),
-        (replace(ASKED, mode="async", flushes=False), "synchronous_commit was 'on' instead of 'off'"),
-        (replace(ASKED, durability="off"), "fsync was 'on' instead of 'off'"),
+        (changed(ASKED, wait_point="remote_apply"), "synchronous_commit was 'on' instead of 'remote_apply'"),
+        (changed(ASKED, wait_for=2), "instead of 'ANY 2 (replica1, replica2)'"),
+        (changed(ASKED, mode="async"), "synchronous_commit was 'on' instead of 'local'"),
+        (changed(ASKED, mode="async", flushes=False), "synchronous_commit was 'on' instead of 'off'"),
+        (changed(ASKED, durability="off"), "fsync was 'on' instead of 'off'"),
     ],
 )
 def test_each_setting_must_be_as_asked(spec: ReplicationSpec, expected: str) -> None:
-    assert any(expected in sentence for sentence in _end(spec).unlike)
+    assert any(expected in sentence for sentence in _end(spec).mismatches)
 
 
 def test_a_replica_that_was_promoted_follows_nobody() -> None:

@@ -52,3 +52,18 @@ def test_the_first_screen_has_verdict_and_chart(plan: str, pages: dict[str, Path
     page.open(pages[plan])
     assert page.value("document.querySelector('.verdict').getBoundingClientRect().bottom") < 300
     assert page.value("document.querySelector('figure svg.wide').getBoundingClientRect().bottom") < 900
+
+
+def test_print_opens_what_is_folded(pages: dict[str, Path], page: Page) -> None:
+    page.open(pages[next(iter(EVERY))])
+    hidden = (
+        "[...document.querySelectorAll('details:not([open])')].filter("
+        "each => each.getBoundingClientRect().height <= each.querySelector('summary').getBoundingClientRect().height + 1"
+        ").length"
+    )
+    assert page.value(hidden) > 0
+    page.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert page.value(hidden) == 0
+    finally:
+        page.call("Emulation.setEmulatedMedia", media="")

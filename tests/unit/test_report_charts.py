@@ -10,8 +10,9 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.experiments.paths import report as charts
 from howfar.experiments.registry import summarise
-from howfar.report.charts import drift_chart
+from howfar.report.charts import VegaLite, axis, drift_chart, labelled_lines, log_axis, log_ticks
 from howfar.report.document import Chart
+from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 
 
@@ -92,3 +93,19 @@ def test_trials_that_are_left_out_leave_gaps_and_nothing_is_drawn_outside(summar
     later = tuple(trial.model_copy(update={"number": 2 * trial.number}) for trial in summary.trials)
     drawn = drift_chart(summary.model_copy(update={"trials": later}), 600)
     assert f"'domain': [-0.5, {later[-1].number + 0.5}]" in str(drawn)
+
+
+@pytest.mark.parametrize(("low", "high"), [(140, 340), (70, 260), (1.02, 1.3), (8, 11), (0.1, 90), (3, 9000)])
+def test_a_logarithmic_axis_has_at_least_three_ticks_and_says_what_it_is(low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    assert len(ticks) >= 3 and ticks == sorted(ticks) and low <= ticks[0] <= ticks[-1] <= high
+    assert "'ms (log scale)'" in str(log_axis(alt.Y, "value", "ms", (low, high)).to_dict())
+
+
+def test_values_stand_above_their_marks_and_names_to_the_right_of_the_last() -> None:
+    line = [(float(x), Estimate(value=10.0 * x, low=None, high=None)) for x in (1, 2, 4)]
+    drawn = labelled_lines({"tcp": line}, axis(alt.X, "x", "connections"), "ms", 600)
+    texts = [each for each in drawn["layer"] if each["mark"].get("type") == "text"]
+    rows: dict[str, VegaLite] = {row["text"]: each["mark"] for each in texts for row in each["data"]["values"]}
+    assert [rows[text]["align"] for text in ("10.0", "20.0", "tcp 40.0")] == ["center", "center", "left"]
+    assert rows["10.0"]["dy"] < 0

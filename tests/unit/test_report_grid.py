@@ -203,7 +203,7 @@ def test_how_good_model_and_instrument_were_is_in_the_report() -> None:
     """Each figure is from the findings: the largest use of the emulator, cells that it or the load generator limits, errors."""
     run = summarise(bandwidth_run())
     text = markdown.render(run)
-    assert findings_of(run, Scaling).says in text
+    assert findings_of(run, Scaling).text in text
     used = [
         c.cpu_us_per_query.link.value * c.qps.value / 1e6 for c in figures.shown_cells(run) if c.cpu_us_per_query.link
     ]
@@ -279,7 +279,7 @@ def test_knees_beyond_what_was_measured_are_marked() -> None:
     assert first.own is not None and first.foreign is None
     far = first.model_copy(update={"own": first.own.model_copy(update={"extrapolated": True})})
     for curves, marks in (((far, *others), ["*"]), (found.curves, [])):
-        table = table_of(curve_blocks.predictions(with_findings(whole, scaling=Scaling(curves=curves, says=""))))
+        table = table_of(curve_blocks.predictions(with_findings(whole, scaling=Scaling(curves=curves, text=""))))
         assert [row[2].text[-1] for row in table.rows if row[2].text.endswith("*")] == marks
         assert any("extrapolation" in note for note in table.notes) is bool(marks)
 

@@ -12,7 +12,7 @@ from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.contract.environment import RunEnvironment
-from howfar.contract.messages import Receipt
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.experiments.registry import summarise
 from howfar.report.texts import SCREEN
 
@@ -104,7 +104,7 @@ def test_what_comes_from_data_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     environment = RunEnvironment.model_validate({"cpu_model": evil, evil: {"x": evil}})
     info = run.info.model_copy(update={"environment": environment, "server_version": evil, "command": (evil,)})
-    trials = tuple(with_receipt(t, session=build(Receipt, peer_address=evil)) for t in run.trials)
+    trials = tuple(with_receipt(t, session=build(SessionReceipt, peer_address=evil)) for t in run.trials)
     assert "<script" not in html.render(summarise(run.model_copy(update={"info": info, "trials": trials})))
 
 

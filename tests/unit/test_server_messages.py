@@ -25,23 +25,14 @@ CALLED = "the statement that names its primary"
 
 
 class Refusing:
-    """A connection, its cursor and the server's process in one: every query fails."""
+    """A connection and the server's process in one: every query fails."""
 
     def __init__(self, error: pymysql.Error, code: int | None = None) -> None:
         self._error = error
         self._code = code
         self.process = self
 
-    def cursor(self) -> Refusing:
-        return self
-
-    def __enter__(self) -> Refusing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def execute(self, sql: str) -> None:
+    def rows(self, sql: str) -> None:
         raise self._error
 
     def poll(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import json
 import os
 import random
 import signal
@@ -19,6 +20,8 @@ from typing import cast
 import pytest
 from tests.unit.made_recording import is_answer_first
 
+from howfar.cli.predict import _read_slopes
+from howfar.cli.screen import show_result
 from howfar.contract.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
@@ -27,7 +30,7 @@ from howfar.recording.other_programs import BlockWatch
 from howfar.recording.slope import Costs, Observation, Slope, SlopeRequest, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
-from howfar.report.document import AdviceBlock, Table
+from howfar.report.document import AdviceBlock, Answer, Table
 from howfar.stats.estimate import Estimate
 
 DELAYS_NS = (0, 1_000_000, 2_000_000, 5_000_000)
@@ -316,3 +319,19 @@ except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGINT)
         assert (process.stderr.read(), process.wait(30)) == (b"", 0)
     assert not (tmp_path / "echo").exists(), "the echo has removed its socket"
+
+
+def test_json_begins_with_question_and_answer_and_can_be_read_by_predict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = analyzed(observed())
+    report = document(found, "page.php")
+    show_result(found, report, as_json=True, no_colour=True)
+    text = capsys.readouterr().out
+    values = json.loads(text)
+    (answer,) = (block for block in report.blocks if isinstance(block, Answer))
+    assert list(values)[:2] == ["question", "answer"]
+    assert values["question"] == report.question and values["answer"]["sentence"] == answer.text
+    (tmp_path / "slope.json").write_text(text)
+    stored = Slope.model_validate_json(found.model_dump_json())
+    assert _read_slopes((f"front={tmp_path / 'slope.json'}",), ["front"]) == {"front": stored}

@@ -15,9 +15,9 @@ from tests.made import build, build_trial
 from tests.unit.damage import make_older
 from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
-from howfar.contract.messages import Receipt
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Bytes, ServiceUse
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.file_kinds import RUN_FILE
 from howfar.runner.run import execute_run
@@ -34,7 +34,7 @@ def void_trial(number: int, reason: str = "because") -> Trial:
         position=number % 5,
         status=TrialStatus.VOID,
         void_reason=reason,
-        receipt=TrialReceipt(session=build(Receipt, peer_address="/s")),
+        receipt=TrialReceipt(session=build(SessionReceipt, peer_address="/s")),
         load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
         warnings=("client limited",),
     )

@@ -18,7 +18,16 @@ from howfar.units import (
     parse_rate_bps,
     parse_share,
     parse_size_bytes,
+    spoken_span,
 )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5_940, "99 min"), (5_999, "1.7 h"), (9_000, "2.5 h")],
+)
+def test_a_span_of_time_as_people_say_it(seconds: float, text: str) -> None:
+    assert spoken_span(seconds) == text
 
 
 @pytest.mark.parametrize(

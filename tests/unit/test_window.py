@@ -308,7 +308,7 @@ def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
     assert (window.interface, window.network, window.tcp) == ("", (), ())
     assert window.server == {"requests": 0}
     assert window.cpus_busy
-    assert window.looks_cpu_ns > 0
+    assert window.sampling_cpu_ns > 0
 
 
 def test_connections_that_were_closed_before_the_last_look_leave_the_traffic_to_see() -> None:

@@ -22,7 +22,7 @@ from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
 from howfar.findings import capital, fill, note
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
-from howfar.plan.factors import BYTE_SAVERS, FACTORS, has_fault, level_of
+from howfar.plan.factors import BYTE_SAVERS, FACTORS, PATH, RATE_BPS, THREADS, has_fault, level_of
 from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
@@ -75,8 +75,8 @@ class Advice(Part):
     because: str
     lines: tuple[str, ...] = ()
     """Exact lines to type or to write into a file."""
-    id: str = ""
-    """What to do, such as `socket`. Empty: advice of an experiment."""
+    id: str
+    """What to do, such as `socket`."""
     parameters: Parameters = Field(default_factory=dict)
     """The figures of both texts."""
 
@@ -101,15 +101,15 @@ class _RunContext:
 
     def cell_of_path(self, path: str) -> CellSummary | None:
         """The cell of a path. None if there is none, or if there are several: a rule for one might not hold for all."""
-        cells = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
+        cells = [c for c in self.cells if PATH.level_or_none(c.factors) == path and c.role is not ArmRole.DUPLICATE]
         return cells[0] if len(cells) == 1 else None
 
     def direct_cell(self, machines: int, *, by_socket: bool) -> CellSummary | None:
         """The cell of a path without a program in between."""
         names = {
-            str(c.factors["path"])
+            PATH.level_in(c.factors)
             for c in self.cells
-            if is_direct(c.factors.get("path"), machines, by_socket=by_socket)
+            if is_direct(PATH.level_or_none(c.factors), machines, by_socket=by_socket)
         }
         return self.cell_of_path(names.pop()) if len(names) == 1 else None
 
@@ -216,7 +216,7 @@ def advise_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:
     """Advice for each limit that a curve reaches, in the order of the highest throughput."""
     by_resource: dict[Resource, CellSummary] = {}
     fastest_cells = sorted(_fastest_cells(cells), key=lambda cell: -cell.qps.value)
-    are_links_compared = len({cell.factors.get("rate_bps") for cell in fastest_cells}) > 1
+    are_links_compared = len({RATE_BPS.level_or_none(cell.factors) for cell in fastest_cells}) > 1
     for cell in fastest_cells:
         if cell.limit is not None and cell.limit.resource is not Resource.NOT_ESTABLISHED:
             by_resource.setdefault(cell.limit.resource, cell)
@@ -233,9 +233,9 @@ def _advice_on_limit(cell: CellSummary, limit: Limit, are_links_compared: bool) 
     parameters: Parameters = {"arm": cell.arm, "limit": limit.id}
     action = fill(texts.ACTIONS[advice_id], savers=BYTE_SAVERS)
     if are_links_compared:
-        parameters["rate_bps"] = float(cell.factors["rate_bps"])
+        parameters["rate_bps"] = float(RATE_BPS.level_in(cell.factors))
         action = fill(texts.AT_RATE, action=action, rate_bps=parameters["rate_bps"])
-    figures = {"says": limit.says, "would_change": limit.would_change, "would_not": limit.would_not}
+    figures = {"text": limit.text, "would_change": limit.would_change, "would_not": limit.would_not}
     because = fill(texts.REASONS["limit"], arm=cell.arm, **figures)
     return Advice(action=f"{capital(action)}.", because=because, id=advice_id, parameters=parameters)
 
@@ -304,7 +304,7 @@ def _advise_round_trips(context: _RunContext) -> Advice | None:
 def _round_trips_share(context: _RunContext, cell: CellSummary) -> Estimate:
     """Share of a transaction's time in round trips, as a mean over blocks. The part of a round trip that is spent in hosts and
     emulator may also be counted as CPU time, so the lower limit excludes it."""
-    rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
+    rtt_ns, threads = cell.rest_rtt_ns or 0.0, THREADS.level_in(cell.factors)
     share = mean_interval([
         min(cell.turns_per_txn * trial.transactions * rtt_ns / (threads * trial.elapsed_ns), 1.0)
         for trial in context.table.measured(cell.arm)

@@ -55,7 +55,7 @@ SUCH_AS = ", such as {name},"
 
 REASONS: Texts = {
     "repeat-disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
-    "limit": "{arm}: {says}. What would help: {would_change}.{would_not:? What would not: {would_not}.}",
+    "limit": "{arm}: {text}. What would help: {would_change}.{would_not:? What would not: {would_not}.}",
     "tcp-slower": "TCP on the same machine reaches {ratio} times the socket's {unit} per second",
     "tcp-cpu": "TCP uses {cpu_ratio} times the CPU per {one}",
     "round-trips": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "

@@ -102,5 +102,5 @@ def limit_cause(cell: CellSummary, where: str) -> Finding | None:
     if limit is None or limit.resource in (Resource.NOT_ESTABLISHED, *NOT_THE_PATH):
         return None
     return Finding(
-        id="limited", subject=where, parameters={"limit": fill(LIMITS.get(limit.id, limit.says), **limit.parameters)}
+        id="limited", subject=where, parameters={"limit": fill(LIMITS.get(limit.id, limit.text), **limit.parameters)}
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from howfar.analysis.answer import Answer, not_yet, sentence
 from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOSTS, LEFT_OUT, ORDINALS, QUESTIONS
 from howfar.analysis.confirmation import TOLERANCE
-from howfar.findings import Finding, describe, fill, join_clauses
+from howfar.findings import Finding, Quantity, describe, fill, join_clauses
 from howfar.plan.factor import FactorLevels
 from howfar.plan.factors import FACTORS, ORDINARY, RATE_BPS, RTT_NS, SERVER_LINKS, node_rtts_ns, offered_per_s
 from howfar.plan.kinds import Keys
@@ -479,31 +479,31 @@ def _with_interval(comparisons: Iterable[RunComparison]) -> list[ArmComparison]:
 
 def _find_differences(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
     """What the runs show, most important first. Never empty."""
-    unlike = _find_unlike(comparisons)
-    if len(unlike) == len(comparisons):
-        return (unlike[0],)
+    mismatches = _find_mismatches(comparisons)
+    if len(mismatches) == len(comparisons):
+        return (mismatches[0],)
     is_single = len(comparisons) == 1
     alike = {run: each for run, each in zip(ORDINALS[1:], comparisons, strict=False) if each.is_comparable}
-    left_out = tuple(Finding(id="left-out", subject=str(finding.parameters["run"])) for finding in unlike)
+    left_out = tuple(Finding(id="left-out", subject=str(finding.parameters["run"])) for finding in mismatches)
     return (*_find_throughput_differences(alike, is_single), *left_out)
 
 
-def _find_unlike(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
+def _find_mismatches(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
     """The runs whose throughput is not comparable with that of the first one, and why."""
-    unlike = []
+    mismatches = []
     for run, comparison in zip(ORDINALS[1:], comparisons, strict=False):
         unit, other = comparison.units
         if unit != other:
-            unlike.append(Finding(id="other-unit", parameters={"run": run, "unit": unit, "other": other}))
+            mismatches.append(Finding(id="other-unit", parameters={"run": run, "unit": unit, "other": other}))
         elif not comparison.has_same_workload:
-            unlike.append(Finding(id="other-workload", parameters={"run": run}))
-    return tuple(unlike)
+            mismatches.append(Finding(id="other-workload", parameters={"run": run}))
+    return tuple(mismatches)
 
 
 def describe_left_out(comparisons: Sequence[RunComparison]) -> list[str]:
     """A sentence for each run that the answer is not about. Empty: there is no answer, or it is about all runs."""
-    unlike = _find_unlike(comparisons)
-    return [] if len(unlike) == len(comparisons) else [describe(finding, LEFT_OUT) for finding in unlike]
+    mismatches = _find_mismatches(comparisons)
+    return [] if len(mismatches) == len(comparisons) else [describe(finding, LEFT_OUT) for finding in mismatches]
 
 
 def _find_throughput_differences(compared: Mapping[str, RunComparison], is_single: bool) -> tuple[Finding, ...]:
@@ -525,6 +525,7 @@ def _find_throughput_differences(compared: Mapping[str, RunComparison], is_singl
             Finding(
                 id="differs" if is_single else "differs-most",
                 subject=_without_brackets(arm.arm),
+                metric=Quantity.THROUGHPUT,
                 estimate=arm.qps,
                 parameters={"run": run},
             )
@@ -548,7 +549,13 @@ def _explain(comparison: RunComparison, run: str) -> tuple[Finding, ...]:
     if not known:
         return facts
     paths = tuple(
-        Finding(id="path", subject=_without_brackets(name), estimate=ratio, parameters={"run": run})
+        Finding(
+            id="path",
+            subject=_without_brackets(name),
+            metric=Quantity.THROUGHPUT,
+            estimate=ratio,
+            parameters={"run": run},
+        )
         for name, ratio in sorted(known.items(), key=lambda item: -abs(math.log(item[1].value)))
         if excludes_one(ratio)
     )

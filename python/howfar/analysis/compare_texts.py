@@ -85,6 +85,7 @@ VERDICTS: Texts = {
 }
 """Below the ratio of each arm."""
 TABLES: Texts = {
+    "answers": "The answer of each run",
     "throughput": "Throughput",
     "ratios": "The {run} run, relative to the first",
     "facts": "What else differs",

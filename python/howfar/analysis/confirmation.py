@@ -8,18 +8,20 @@ of the machine affect both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.plateau import curves
-from howfar.bottleneck.acknowledgement import ACKNOWLEDGEMENT
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit, Unconfirmed
+from howfar.bottleneck.texts import TESTS
 from howfar.contract.environment import RunEnvironment
+from howfar.findings import fill
 from howfar.model.resource import LINKS, Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
+from howfar.plan.factors import RTT_NS, THREADS
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, forwarder_share
 from howfar.stats.intervals import interval_text, judge_ratio
@@ -36,19 +38,9 @@ _MIN_CONNECTIONS_TO_HALVE = 8
 _MIN_LINK_USE = 1 / RATE_FACTOR
 """Utilisation of a link below which a test with a faster link proves nothing: it could not raise throughput `RATE_FACTOR` times even
 if nothing else were full."""
-_RULES_OUT_LINK = "the link"
-_RULES_OUT_SHARED = "a limit that connections share"
-_RULES_OUT_PER_CONNECTION = "a limit of each connection's own"
 
 _PER_CONNECTION_LIMITS = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
 """Limits that apply to each connection separately: half as many connections carry half as much."""
-_REASONS_NOT_TESTABLE = {
-    Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
-    Resource.ACKNOWLEDGEMENT: ACKNOWLEDGEMENT.untestable,
-    Resource.ERRORS: "transactions fail",
-    Resource.INVALID: "the figures themselves are not valid",
-    Resource.NOT_ESTABLISHED: "no limit was established",
-}
 
 
 def make_intervention(
@@ -79,18 +71,18 @@ def make_intervention(
         return change_level("rate_bps", RATE_FACTOR, limit_by_cpu(RATE_FACTOR), 1.0)
     if resource is Resource.LATENCY and "rate_bps" in factors and _wire_exceeds_round_trips(cell):
         return change_level("rate_bps", RATE_FACTOR, limit_by_cpu(_ratio_at_faster_link(cell)), 1.0)
-    if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
+    if resource is Resource.LATENCY and RTT_NS.level_in(factors) > 0:
         return change_level("rtt_ns", 0.5, limit_by_cpu(_ratio_at_half_rtt(cell)), 1.0)
-    threads = int(factors.get("threads", 1))
+    threads = THREADS.level_in(factors)
     if resource in _CPU_RESOURCES | {Resource.LOCK} and threads >= _MIN_CONNECTIONS_TO_HALVE:
-        return change_level("threads", 0.5, 1.0, threads // 2 / threads, _RULES_OUT_PER_CONNECTION)
+        return change_level("threads", 0.5, 1.0, threads // 2 / threads, TESTS["rules-out-own"])
     if resource in _PER_CONNECTION_LIMITS and threads > 1:
-        return change_level("threads", 0.5, threads // 2 / threads, 1.0, _RULES_OUT_SHARED)
+        return change_level("threads", 0.5, threads // 2 / threads, 1.0, TESTS["rules-out-shared"])
     if resource in _CPU_RESOURCES and "rate_bps" in factors:
         if (cell.link_used or 0.0) >= _MIN_LINK_USE:
-            return change_level("rate_bps", RATE_FACTOR, 1.0, RATE_FACTOR, _RULES_OUT_LINK)
-        return "too few connections to halve, and the link is used too little for its rate to matter"
-    return _REASONS_NOT_TESTABLE.get(resource, "the laboratory cannot change this resource alone")
+            return change_level("rate_bps", RATE_FACTOR, 1.0, RATE_FACTOR, TESTS["rules-out-link"])
+        return TESTS["too-little"]
+    return TESTS.get(f"untestable {resource.id}", TESTS["untestable"])
 
 
 _CHANGE_TEXTS: dict[str, Callable[[int, int], str]] = {
@@ -113,9 +105,9 @@ def _ratio_at_faster_link(cell: CellSummary) -> float:
 
 def _ratio_at_half_rtt(cell: CellSummary) -> float:
     """Expected ratio of throughput when the requested part of the RTT takes half as long; the hosts' own part stays."""
-    threads = int(cell.factors.get("threads", 1))
+    threads = THREADS.level_in(cell.factors)
     cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
-    waits_ns = min(int(cell.factors["rtt_ns"]), cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
+    waits_ns = min(RTT_NS.level_in(cell.factors), cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 
@@ -165,7 +157,7 @@ def choose_tests(cells: Sequence[CellSummary], run: Run) -> ChosenTests:
         if isinstance(test, str):
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=test))
         elif abs(math.log(test.predicted / test.ratio_if_wrong)) < math.log(MIN_PREDICTION_RATIO):
-            why = f"{test.changed} would change too little to be seen: the next limit is near"
+            why = fill(TESTS["near"], changed=test.changed)
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=why))
         elif len(interventions) < CONFIRMED_LIMITS:
             interventions.append(test)
@@ -213,7 +205,7 @@ def unconfirmed(confirmation_run: Run) -> tuple[Unconfirmed, ...]:
         return ()
     table = trial_table(confirmation_run)
     unmeasured = [
-        Unconfirmed(arm=intervention.arm, resource=intervention.resource, why="no block in which both were measured")
+        Unconfirmed(arm=intervention.arm, resource=intervention.resource, why=TESTS["unmeasured"])
         for intervention in _read_interventions(confirmation_run)
         if not _block_ratios(table, intervention)
     ]
@@ -316,17 +308,30 @@ def _has_refuted_limit(cell: CellSummary, refuted_by_arm: dict[str, Confirmation
     )
 
 
+_NO_REMEDY: Mapping[str, object] = {"would_change": "", "would_not": "", "gain": None}
+"""What a limit lacks if it was refuted, or if its run has no answer."""
+
+
+def without_remedies(cells: Sequence[CellSummary]) -> tuple[CellSummary, ...]:
+    """The cells of a run without an answer, whose limits name no change that would help."""
+    return tuple(
+        cell if cell.limit is None else cell.model_copy(update={"limit": cell.limit.model_copy(update={**_NO_REMEDY})})
+        for cell in cells
+    )
+
+
 def _mark_refuted(cell: CellSummary, confirmation: Confirmation) -> CellSummary:
     assert cell.limit is not None, "the cell has a limit"
-    note = f"refuted by a test: {_describe_outcome(confirmation)}"
+    note = fill(TESTS["refuted"], outcome=_describe_outcome(confirmation))
     update: dict[str, object] = {
         "confidence": "low",
-        "says": f"{cell.limit.says}; {note}",
+        "text": f"{cell.limit.text}; {note}",
         "evidence": (*cell.limit.evidence, note),
     }
-    update |= {"would_change": "", "would_not": "", "gain": None}  # they follow from the limit
+    update |= _NO_REMEDY
     return cell.model_copy(update={"limit": cell.limit.model_copy(update=update)})
 
 
 def _describe_outcome(confirmation: Confirmation) -> str:
-    return f"{confirmation.changed} gave x {interval_text(confirmation.measured)}, not x {confirmation.predicted:.2f}"
+    measured = interval_text(confirmation.measured)
+    return fill(TESTS["outcome"], changed=confirmation.changed, measured=measured, predicted=confirmation.predicted)

@@ -13,7 +13,7 @@ from howfar.plan.factors import has_fault
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import FigureReader, TrialTable
-from howfar.store.records import MachineLoad, Measured
+from howfar.store.records import MachineLoad, Measured, Trial
 
 FEW_BLOCKS = 8
 """Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
@@ -63,6 +63,11 @@ class Diagnostic(StrEnum):
     LINK_NOT_AS_REQUESTED = "link not as asked"
     CONTROL_MISSED = "control missed"
     DISTURBED = "disturbed"
+
+    @property
+    def id(self) -> str:
+        """Its name in findings, without spaces: `aa-excludes-one`."""
+        return self.name.lower().replace("_", "-")
 
 
 class Spread(Part):
@@ -182,36 +187,6 @@ def session_warnings(
     return warnings
 
 
-MEANINGS = {
-    Diagnostic.CONTAMINATED_BLOCKS: (
-        "the mean and the rank estimate disagree, so some trials were disturbed; the rank estimate is reported"
-    ),
-    Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
-    Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
-    Diagnostic.BUSY_MACHINE: "other work kept this machine busy during the run",
-    Diagnostic.UNEVEN_CPUS: (
-        "the CPU time of the same work varied{scatter:? by ±{scatter}} between trials, which widens all intervals"
-        "{guess:?; other guests of the host or the clock frequency may be the cause}"
-    ),
-    Diagnostic.WIDE_INTERVAL: "wider than requested; more trials would narrow it",
-    Diagnostic.FEW_BLOCKS: f"measured fewer than {FEW_BLOCKS} times, so intervals may be too narrow",
-    Diagnostic.DISTURBED: (
-        "each time that everything was measured, a trial was void, so the figures come from the valid trials of the "
-        "first times, which favours paths that cross the link; run again on a quieter machine"
-    ),
-    Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so differences of that size are too close to call",
-    Diagnostic.LINK_NOT_AS_REQUESTED: (
-        "the link's measured RTT differs from the requested one, or, between hosts, from that before the run"
-    ),
-    Diagnostic.CONTROL_MISSED: (
-        "the interval of a known effect excludes its true size (by chance in one of 20 runs), so do not trust effects "
-        "of the link that are no larger than this one"
-    ),
-}
-"""Warnings as clauses, for every report. `scatter`: relative standard deviation of CPU times, if known; `guess`: whether its cause is
-unknown."""
-
-
 def baseline_spread(table: TrialTable) -> Spread | None:
     """Ratio of the largest to the smallest figure of the baseline's trials. The path is always the same, so differences are due to
     the machine."""
@@ -234,3 +209,11 @@ def cpu_scatter(table: TrialTable) -> float | None:
         if len(costs) >= MIN_BLOCKS:
             scatters.append(stdev(costs) / fmean(costs))
     return median(scatters) if scatters else None
+
+
+def speed_scatter(trials: Sequence[Trial]) -> float | None:
+    """Relative standard deviation, between trials, of the speed of the CPUs: of the CPU time of a fixed piece of work at both ends of
+    a trial, over all CPUs. None: too few trials, or not recorded."""
+    speeds = [speed for trial in trials if (speed := trial.receipt.speed) is not None]
+    means = [fmean([*speed.before_ns.values(), *speed.after_ns.values()]) for speed in speeds]
+    return stdev(means) / fmean(means) if len(means) >= MIN_BLOCKS else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.plan.factors import has_fault, offered_per_s
+from howfar.plan.factors import THREADS, has_fault, offered_per_s
 from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, group_by_other_factors, trial_table
 from howfar.store.records import Arm, ArmRole, Run
@@ -69,7 +69,7 @@ def paused_arms(run: Run, block: int, target: float) -> frozenset[str]:
 
 
 def _threads(arm: Arm) -> int:
-    return int(arm.factors["threads"])
+    return THREADS.level_in(arm.factors)
 
 
 def _can_be_paused(table: TrialTable, arm: Arm) -> bool:

@@ -26,6 +26,7 @@ from howfar.analysis.confirmation import (
     refuted_arms,
     remove_refuted_limits,
     unconfirmed,
+    without_remedies,
 )
 from howfar.analysis.controls import Control, controls
 from howfar.analysis.diagnostics import (
@@ -35,6 +36,7 @@ from howfar.analysis.diagnostics import (
     baseline_spread,
     cpu_scatter,
     session_warnings,
+    speed_scatter,
 )
 from howfar.analysis.disturbance import Disturbance, UnusedTrials, find_disturbance, find_unused
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
@@ -51,7 +53,7 @@ from howfar.plan.types import StoredPlan
 from howfar.plan.workload import WORKLOADS, Unit, Workload
 from howfar.slices import collect
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, simultaneous
+from howfar.stats.intervals import MIN_BLOCKS, half_width, simultaneous
 from howfar.stats.resample import analyse_with_intervals
 from howfar.stats.trials import TrialTable, is_good, others_cpus, others_cpus_in_trial, trial_table
 from howfar.store.records import (
@@ -180,8 +182,8 @@ class Summary(Part):
     aa_ratio: Estimate | None
     cpu_noise_floor: float | None
     link_cpu_noise_floor: float | None = None
-    claims: int = 1
-    """Number of comparisons that may be called resolved: each is judged at a confidence of 1 - 5 % / claims."""
+    comparisons: int = Field(1, alias="claims")
+    """Number of comparisons that may be called resolved: each is judged at a confidence of 1 - 5 % / comparisons."""
     target_half_width: float
     stop: str | None
     void_trials: int
@@ -197,6 +199,8 @@ class Summary(Part):
     missing_s: float | None = None
     """Seconds in which this run would measure the blocks that an answer lacks, at its own pace, void trials included. None: there is
     an answer, or the run has no block."""
+    measured_s: float | None = None
+    """Seconds of all trials of the plan, those that do not count included, without pauses between them. None: it has no trial."""
     void_shift: float | None = None
     """Largest relative change of a cell's mean if its excluded trials (void, or in a block with a void one) had counted. None: none
     of these trials has a rate."""
@@ -220,6 +224,8 @@ class Summary(Part):
     """Spread of the baseline. None: fewer than two good trials."""
     cpu_scatter: float | None = None
     """Relative standard deviation, from trial to trial, of the CPU time of an operation, in the median cell. None: too few trials."""
+    speed_scatter: float | None = None
+    """The same of the CPU time of a fixed piece of work at both ends of a trial. None: too few trials, or not recorded."""
     answer: Answer
     verdict: str
     """The answer's sentence, for programs that read older reports."""
@@ -231,6 +237,9 @@ class Summary(Part):
     trials: tuple[TrialPoint, ...]
     environment: Annotated[RunEnvironment, PlainSerializer(RunEnvironment.as_json)]
     warnings: tuple[Diagnostic, ...]
+    diagnostics: tuple[Finding, ...] = ()
+    """`warnings`, and those of cells with the cell as their subject, by ids without spaces and with their figures. Empty: none, or an
+    older summary."""
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""
@@ -302,6 +311,10 @@ class Analysis:
         """A finding with its sentences, which are made after its figures have their intervals."""
         return finding
 
+    def without_answer(self, key: str, finding: Part) -> Part | None:
+        """What remains of a finding in a run that has too few blocks for an answer: no models, no thresholds."""
+        return finding
+
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         """What the run shows, the most important first. Empty: another experiment gives the answer."""
         return ()
@@ -336,6 +349,8 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     evidence = RunEvidence(table, cells, facts, floors, refuted_arms(cells, confirmation_results))
     findings = _findings(evidence, experiments)
     answer = _answer(evidence, findings, experiments)
+    if answer.is_missing:
+        findings = _without_answer(findings, experiments)
     advice_by_experiment = (experiment.advice(evidence, findings) for experiment in experiments)
     advice = next((advice for advice in advice_by_experiment if advice is not None), None)
     if advice is None and not answer.is_missing:
@@ -365,7 +380,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         aa_ratio=floors.baseline_ratios.get(Metric.THROUGHPUT),
         cpu_noise_floor=floors.noise_floor(Metric.CPU),
         link_cpu_noise_floor=floors.noise_floor(Metric.CPU, over_link=True),
-        claims=floors.comparisons,
+        comparisons=floors.comparisons,
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
@@ -374,6 +389,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         left_out_trials=len(left_out - disturbed),
         missing_trials=_count_missing(plan_run),
         missing_s=_missing_s(measured, table.blocks),
+        measured_s=_trials_s(plan_run) if plan_run.trials else None,
         void_shift=_void_shift(undisturbed, table),
         void_ratio_shift=_void_ratio_shift(undisturbed, table),
         idle=idle_states(run),
@@ -386,19 +402,50 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
         cpu_scatter=machine.cpu_scatter,
+        speed_scatter=speed_scatter(run.trials),
         answer=answer,
         verdict=answer.sentence,
         advice=() if answer.is_missing else _all_advice(run, disturbance, advice or (), is_busy),
-        cells=mark_refuted_limits(cells, confirmation_results),
+        cells=mark_refuted_limits(without_remedies(cells) if answer.is_missing else cells, confirmation_results),
         lost_levels=_lost_levels(measured.info),
         unmeasured=tuple(_unmeasured(run, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),
         environment=run.info.environment,
         warnings=warnings,
+        diagnostics=_describe_warnings(warnings, cells, machine, floors),
         confirmations=confirmation_results,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
     )
+
+
+def _describe_warnings(
+    warnings: Sequence[Diagnostic], cells: Sequence[CellSummary], machine: Machine, floors: NoiseFloors
+) -> tuple[Finding, ...]:
+    """The warnings of a run, then those of its cells, as findings."""
+    known = {
+        Diagnostic.UNEVEN_CPUS: {"cpu_scatter": machine.cpu_scatter},
+        Diagnostic.BUSY_MACHINE: {"others_cpus": machine.others_cpus, "cpus": machine.cpus},
+        Diagnostic.AA_EXCLUDES_ONE: {"noise_floor": floors.noise_floor()},
+    }
+
+    def figures(values: Mapping[str, float | None]) -> dict[str, str | int | float]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    def cell_figures_of(warning: Diagnostic, cell: CellSummary) -> dict[str, str | int | float]:
+        if warning is Diagnostic.WIDE_INTERVAL and cell.ratio is not None:
+            return figures({"half_width": half_width(cell.ratio), "requested": floors.target})
+        if warning is Diagnostic.LINK_NOT_AS_REQUESTED and cell.scatter is not None:
+            return figures({"rtt_off": cell.scatter.rtt_off, "shift": cell.scatter.shift, "late": cell.scatter.late})
+        return {"trials": cell.trials}
+
+    of_run = (Finding(id=warning.id, parameters=figures(known.get(warning, {}))) for warning in warnings)
+    of_cells = (
+        Finding(id=warning.id, subject=cell.arm, parameters=cell_figures_of(warning, cell))
+        for cell in cells
+        for warning in cell.warnings
+    )
+    return (*of_run, *of_cells)
 
 
 def _lost_levels(info: RunInfo) -> tuple[str, ...]:
@@ -422,8 +469,11 @@ def _missing_s(run: Run, blocks: int) -> float | None:
     """Seconds in which a run with so many blocks would measure those that an answer lacks. None: it lacks none, or has no block."""
     if not 0 < blocks < MIN_BLOCKS:
         return None
-    took_s = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials) / 1e9
-    return took_s / blocks * (MIN_BLOCKS - blocks)
+    return _trials_s(run) / blocks * (MIN_BLOCKS - blocks)
+
+
+def _trials_s(run: Run) -> float:
+    return sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials) / 1e9
 
 
 def _all_advice(
@@ -477,6 +527,13 @@ def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Finding
         if experiment.own_model and any(value is not None for value in findings.values()):
             break
     return all_findings
+
+
+def _without_answer(findings: Findings, experiments: Sequence[Analysis]) -> Findings:
+    author_by_key = {key: experiment for experiment in experiments for key in experiment.findings}
+    return {
+        key: None if part is None else author_by_key[key].without_answer(key, part) for key, part in findings.items()
+    }
 
 
 def _count_void_reasons(trials: Iterable[Trial]) -> dict[str, int]:

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 import pymysql
 
+from howfar.clients import OWN_SERVER
+from howfar.clients.mysql import MysqlConnection
 from howfar.contract.messages import Pgbench, Sysbench
 from howfar.errors import LabError, MissingError
 from howfar.lab.servers import DATABASE, USER, ServerProcess
@@ -125,8 +127,8 @@ class MysqlCounters:
     """`ServerCounters` of MariaDB and MySQL."""
 
     def __init__(self, socket: Path, user: str, password: str) -> None:
-        self._connection = pymysql.connect(
-            unix_socket=str(socket), user=user, password=password, ssl_disabled=True, connect_timeout=60
+        self._connection = MysqlConnection(
+            OWN_SERVER, unix_socket=str(socket), user=user, password=password, connect_timeout=60
         )
         self._other_sessions = self._status("Threads_connected")
 
@@ -143,13 +145,10 @@ class MysqlCounters:
 
     def _status(self, name: str) -> int:
         try:
-            with self._connection.cursor() as cursor:
-                cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = %s", (name,))
-                row = cursor.fetchone()
+            ((_, value),) = self._connection.values(f"SHOW GLOBAL STATUS WHERE Variable_name = '{name}'")
         except pymysql.Error as error:
             raise LabError(f"the server did not report its counter {name}: {error}") from error
-        assert row is not None, "every server counts this"
-        return int(row[1])
+        return int(value)
 
     def close(self) -> None:
         self._connection.close()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import pg8000.native
-from pg8000.exceptions import DatabaseError, InterfaceError
-
 from howfar.bench.peers import BARE_CPU_BARS, ServerCounters, version_of, write_secret
+from howfar.clients.postgresql import ERRORS, PostgresqlConnection
 from howfar.contract.messages import Pgbench
 from howfar.errors import LabError
 from howfar.lab.servers import DATABASE, USER, ServerProcess
@@ -71,8 +68,8 @@ class PostgresCounters:
     """`ServerCounters` of PostgreSQL."""
 
     def __init__(self, socket: Path, password: str) -> None:
-        self._connection = pg8000.native.Connection(
-            USER, unix_sock=str(socket), database=DATABASE, password=password, ssl_context=False, timeout=60
+        self._connection = PostgresqlConnection(
+            USER, unix_sock=str(socket), database=DATABASE, password=password, timeout=60
         )
         self._other_sessions = self._backends()
 
@@ -99,14 +96,13 @@ class PostgresCounters:
 
     def _query_number(self, statement: str) -> int:
         try:
-            rows = self._connection.run(statement)
-        except (DatabaseError, InterfaceError, OSError) as error:
+            rows = self._connection.values(statement)
+        except ERRORS as error:
             raise LabError(f"the server did not report its counters: {error}") from error
         return int(rows[0][0])
 
     def close(self) -> None:
-        with contextlib.suppress(InterfaceError, OSError):
-            self._connection.close()
+        self._connection.close()
 
 
 class BarePgbenchPeer(PgbenchPeer):

@@ -32,6 +32,7 @@ from howfar.bottleneck import acknowledgement
 from howfar.bottleneck.evidence import RTO_S, ArmSetting, Evidence
 from howfar.model.facts import unevenness
 from howfar.paths import crosses_link
+from howfar.plan.factors import PATH, PLACEMENT
 from howfar.stats.estimate import Part
 from howfar.store.records import Arm, RunInfo
 
@@ -243,8 +244,8 @@ def setting_of(
     """Facts that the arm's trials share. Client and server share CPUs on local paths of the placement `share_cpus`."""
     environment = info.environment
     server_cpus, fsync_ns = tuple(environment.server_cpus), environment.fsync_ns
-    share_cpus = arm.factors.get("placement", environment.placement) == "machines" and not crosses_link(
-        arm.factors.get("path")
+    share_cpus = (PLACEMENT.level_or_none(arm.factors) or environment.placement) == "machines" and not crosses_link(
+        PATH.level_or_none(arm.factors)
     )
     return ArmSetting(
         connections=connections,

@@ -26,7 +26,7 @@ class Limit(Part):
     """Which resource binds, with the evidence."""
 
     resource: Resource
-    says: str
+    text: str = Field(alias="says")
     """One clause with figures: `the link to the client is full: 117.1 of 117.3 MiB/s`."""
     evidence: tuple[str, ...]
     """Facts, each a measured figure and its limit."""
@@ -451,7 +451,7 @@ def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, 
     changes = texts.REMEDIES["separate-cpus"] if finding.divided else describe_remedies(finding, sample)
     limit = Limit(
         resource=finding.resource,
-        says=_limit_text(finding),
+        text=_limit_text(finding),
         evidence=tuple(describe(fact, texts.FACTS) for fact in facts),
         confidence=_overall_confidence(finding.confidence, share),
         would_change=changes,

@@ -157,3 +157,24 @@ TRIALS_PER_LIMIT = "{limit} in {count}"
 INTERVALS: Texts = {"one": " (one block)", "few": " ({figures})", "many": " [{figures}]"}
 UNEXPLAINED = "unexplained"
 """The name of time that no part explains."""
+
+TESTS: Texts = {
+    # What a test rules out.
+    "rules-out-link": "the link",
+    "rules-out-shared": "a limit that connections share",
+    "rules-out-own": "a limit of each connection's own",
+    # Why a limit was not tested.
+    "too-little": "too few connections to halve, and the link is used too little for its rate to matter",
+    "near": "{changed} would change too little to be seen: the next limit is near",
+    "unmeasured": "no block in which both were measured",
+    "untestable": "the laboratory cannot change this resource alone",
+    f"untestable {Resource.COMMIT.id}": "how many transactions share one durable write cannot be predicted",
+    f"untestable {Resource.ACKNOWLEDGEMENT.id}": ACKNOWLEDGEMENT.untestable,
+    f"untestable {Resource.ERRORS.id}": "transactions fail",
+    f"untestable {Resource.INVALID.id}": "the figures themselves are not valid",
+    f"untestable {Resource.NOT_ESTABLISHED.id}": "no limit was established",
+    # What a test showed.
+    "refuted": "refuted by a test: {outcome}",
+    "outcome": "{changed} gave x {measured}, not x {predicted:.2f}",
+}
+"""Texts of the tests of limits."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from howfar.contract.receipt import DirectionName, LinkReceipt, RequestedDirection
 from howfar.plan.factor import Level
-from howfar.plan.factors import saves_bytes
+from howfar.plan.factors import RATE_BPS, saves_bytes
 from howfar.stats.estimate import Part
 from howfar.store.records import NetworkSample, Trial
 
@@ -213,14 +213,14 @@ def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: Directio
         goodput_bps = None if link.goodput_bps is None else link.goodput_bps.in_direction(name)
         mtu = mtu_from_mss(link.mss)
         return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_lower_bound=True)
-    rate = factors.get("rate_bps")
+    rate: float | None = RATE_BPS.level_or_none(factors)
     if (requested := link.requested) is not None:
         direction: RequestedDirection | None = getattr(requested, name)
         if direction is not None:
             rate = direction.rate_bps
         elif requested.rate_bps is not None:
             rate = requested.rate_bps
-    return _LinkRate(float(rate) if isinstance(rate, int | float) and rate else None, link.mtu or MTU)
+    return _LinkRate(float(rate) if rate else None, link.mtu or MTU)
 
 
 # ---------------------------------------------------------------- for charts

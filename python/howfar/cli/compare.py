@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -9,7 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
+from pydantic import TypeAdapter
 
+from howfar.analysis.answer import Answer as RunAnswer
 from howfar.analysis.compare import (
     DIFFERS,
     NOT_COMPARED,
@@ -21,8 +24,16 @@ from howfar.analysis.compare import (
     describe_left_out,
 )
 from howfar.analysis.compare_texts import ADVICE, ORDINALS, TABLES, VERDICTS
-from howfar.cli.output import MORE_MINUTES, reporting_damage, resume_command
-from howfar.cli.screen import no_colour_option, note, show_document
+from howfar.cli.output import (
+    MORE_MINUTES,
+    Form,
+    form_options,
+    page_path,
+    reporting_damage,
+    resume_command,
+    write,
+)
+from howfar.cli.screen import no_colour_option, note, show_document, show_json
 from howfar.errors import UsageError
 from howfar.findings import capital, fill
 from howfar.plan.workload import OPERATIONS
@@ -40,6 +51,8 @@ from howfar.report.document import (
     plain_cells,
     what_to_do,
 )
+from howfar.report.sections import csv_limits
+from howfar.report.text import JsonObject, as_csv, as_markdown
 from howfar.report.texts import SEPARATOR
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS, interval_text
@@ -51,23 +64,112 @@ from howfar.units import format_utc
 
 @click.command()
 @click.argument("paths", metavar="FIRST OTHER...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@form_options("")
 @no_colour_option
-def compare(paths: tuple[Path, ...], no_colour: bool) -> int:
+def compare(paths: tuple[Path, ...], form: Form, no_colour: bool) -> int:
     """Compare the run in the file FIRST with one or more other runs, side by side. Ratios are those of a run to the first one."""
-    if not 2 <= len(paths) <= len(ORDINALS):
+    if len(paths) < 2:
         raise UsageError(f"howfar compare takes 2 to {len(ORDINALS)} runs", "Name the files of the runs.")
-    runs = [read_run(path) for path in paths]
-    if len({run.info.run_id for run in runs}) < len(runs):
-        note("two files hold the same run, so they differ only in how far it had progressed")
+    runs = read_runs(paths)
     with ExitStack() as checks:
         for path, run in zip(paths, runs, strict=True):
             checks.enter_context(reporting_damage(path, run.is_verified))
-        show_document(document(paths, runs), no_colour)
+        show_comparison(paths, runs, form, no_colour)
     return 0
 
 
-def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
-    """The comparison of runs as a document."""
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Runs to be shown side by side. Raises UsageError if there are too many, and the errors of `read_run`."""
+    if len(paths) > len(ORDINALS):
+        raise UsageError(f"at most {len(ORDINALS)} runs can be shown side by side", "Name fewer files.")
+    runs = [read_run(path) for path in paths]
+    if len({run.info.run_id for run in runs}) < len(runs):
+        note("two files hold the same run, so they differ only in how far it had progressed")
+    return runs
+
+
+def show_comparison(
+    paths: Sequence[Path], runs: Sequence[Run], form: Form, no_colour: bool, answers: Sequence[RunAnswer] = ()
+) -> None:
+    """Show runs side by side, with their answers if there are any."""
+    comparisons = compare_with_first(runs)
+    answer = answer_comparison(comparisons)
+    if form.name == "json":
+        show_json(json.dumps(_json_values(paths, runs, comparisons, answer, answers), indent=2, ensure_ascii=False))
+        return
+    report = document(paths, runs, answers)
+    if form.name == "html":
+        from howfar.report import html  # slow to import: it draws charts
+
+        page = page_path(form.page, paths[0].with_name(f"{paths[0].stem}-compared.howfar"))
+        write(page, html.render(report), rewrite_hint="")
+        click.echo(page)
+    elif form.name:
+        click.echo({"md": as_markdown, "csv": as_csv}[form.name](report).rstrip("\n"))
+    else:
+        show_document(report, no_colour)
+
+
+def _json_values(
+    paths: Sequence[Path],
+    runs: Sequence[Run],
+    comparisons: Sequence[RunComparison],
+    answer: RunAnswer,
+    answers: Sequence[RunAnswer],
+) -> JsonObject:
+    """The comparison as values of JSON. `answers`: those of the runs, if they are shown."""
+    described: list[JsonObject] = [
+        {
+            "run": run.info.run_id,
+            "file": str(path),
+            "plan": run.info.plan_name,
+            "created": format_utc(run.info.created_unix_ns),
+        }
+        for path, run in zip(paths, runs, strict=True)
+    ]
+    for values, of_run in zip(described, answers, strict=False):
+        values["answer"] = of_run.model_dump(mode="json")
+    compared = [
+        TypeAdapter(RunComparison).dump_python(comparison, mode="json", by_alias=True)
+        | {
+            "run": runs[number].info.run_id,
+            "arms": [
+                TypeAdapter(ArmComparison).dump_python(arm, mode="json", by_alias=True) | {"verdict": arm.verdict}
+                for arm in comparison.arms
+            ],
+        }
+        for number, comparison in enumerate(comparisons, start=1)
+    ]
+    certainty = certainty_of_comparison(answer, comparisons)
+    return {
+        "question": answer.question,
+        "answer": answer.model_dump(mode="json") | {"certainty": certainty},
+        "runs": described,
+        "compared_with_first": compared,
+    }
+
+
+def _records(comparisons: Sequence[RunComparison]) -> tuple[dict[str, object], ...]:
+    """The lines of the CSV: one for each arm of each run but the first."""
+    return tuple(
+        {
+            "run": ORDINALS[number],
+            "arm": arm.arm,
+            "first_per_s": arm.before_per_s,
+            **csv_limits("ratio", arm.qps),
+            "verdict": arm.verdict,
+            **csv_limits("relative_to_baseline", arm.relative_to_baseline),
+            **csv_limits("cpu_ratio", arm.cpu_per_query),
+            **csv_limits("p50_ratio", arm.p50),
+            **csv_limits("p99_ratio", arm.p99),
+        }
+        for number, comparison in enumerate(comparisons, start=1)
+        for arm in comparison.arms
+    )
+
+
+def document(paths: Sequence[Path], runs: Sequence[Run], answers: Sequence[RunAnswer] = ()) -> Document:
+    """The comparison of runs as a document. `answers`: those of the runs, to be shown first."""
     comparisons = compare_with_first(runs)
     answer = answer_comparison(comparisons)
     notes = describe_left_out(comparisons)
@@ -75,6 +177,7 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
     blocks: list[Block] = [
         Answer(answer.sentence, why=answer.why, certainty=certainty_of_comparison(answer, comparisons)),
         *(Text(text) for text in notes),
+        *([_answers_table(paths, answers)] if answers else []),
         _throughput_table(comparisons),
         *(_ratios_table(number, comparison) for number, comparison in enumerate(comparisons, start=1)),
         *(Text(text) for number, each in enumerate(comparisons, start=1) for text in _unshared_arms(number, each)),
@@ -87,7 +190,8 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
         blocks += what_to_do([AdviceBlock(ADVICE["same-plan"], "", (shlex.join(runs[0].info.command),))])
     elif finding in DIFFERS:
         blocks += what_to_do([AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])])
-    return Document("howfar compare", tuple(blocks), question=answer.question, setting=_setting_line(paths, runs))
+    setting = _setting_line(paths, runs)
+    return Document("howfar compare", tuple(blocks), _records(comparisons), answer.question, setting)
 
 
 def _commands_to_resume(paths: Sequence[Path], comparisons: Sequence[RunComparison]) -> tuple[str, ...]:
@@ -102,12 +206,27 @@ def _commands_to_resume(paths: Sequence[Path], comparisons: Sequence[RunComparis
 
 def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:
     """`first a.howfar, paths, 2026-11-28 14:05 UTC · second b.howfar, paths, 2026-11-29 14:05 UTC`."""
-    names = [path.name for path in paths]
-    shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    shown = _distinct_names(paths)
     return SEPARATOR.join(
         f"{ordinal} {name}, {run.info.plan_name}, {format_utc(run.info.created_unix_ns)}"
         for ordinal, name, run in zip(ORDINALS[: len(runs)], shown, runs, strict=True)
     )
+
+
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The names of files, or their paths if two have the same name."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _answers_table(paths: Sequence[Path], answers: Sequence[RunAnswer]) -> Table:
+    """A row for each run: its file, and its answer with the cause."""
+    columns = tuple(Column(head, left_aligned=True) for head in ("run", "answer"))
+    rows = tuple(
+        plain_cells(f"{ordinal}, {name}", f"{of_run.sentence} {of_run.why}".strip())
+        for ordinal, name, of_run in zip(ORDINALS[: len(paths)], _distinct_names(paths), answers, strict=True)
+    )
+    return Table(TABLES["answers"], columns, rows)
 
 
 def _throughput_table(comparisons: Sequence[RunComparison]) -> Table:

@@ -59,7 +59,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "resume": "Continue a run without repeating finished trials.",
         "confirm": "Test each limit that a run named by changing it.",
         "report": "Show a run, or write HTML, Markdown, CSV or JSON.",
-        "compare": "Compare two runs.",
+        "compare": "Compare runs with the first one.",
         "plans": "List the experiments and how long they take, or show one.",
         "lab": "Run any program inside the laboratory.",
         "links": "List the named links, or show one.",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from howfar.cli.exit_codes import VOID
-from howfar.cli.screen import has_colour, note, program, show_rendered, width
+from howfar.cli.screen import STDOUT, has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
 from howfar.stopping import end_request_exit_code
 from howfar.store.database import damage_error
@@ -44,6 +46,49 @@ def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=keep_choice,
         help="Show the whole report in the terminal, not only its first screen.",
     )(command)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a result: `html`, `md`, `csv` or `json`. Empty: text for the terminal."""
+
+    name: str = ""
+    page: Path | None = None
+    """The file of the HTML page. None: next to the run file."""
+
+
+def form_options(json_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--html`, `--md`, `--csv` and `--json` to a command, which receives them as the `Form` `form`. `json_help`: what the JSON
+    has."""
+    options = (
+        click.option(
+            "--html",
+            is_flag=False,
+            flag_value="",
+            metavar="[FILE]",
+            help="Write one self-contained HTML page, next to the run file unless FILE is given (--html=FILE).",
+        ),
+        click.option("--md", is_flag=True, help="Write Markdown to stdout."),
+        click.option("--csv", is_flag=True, help="Write CSV to stdout, one line per arm."),
+        click.option("--json", "json_", is_flag=True, help=f"Write JSON to stdout{json_help}."),
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_form(*args: Any, html: str | None, md: bool, csv: bool, json_: bool, **others: Any) -> Any:
+            requested = {"html": html is not None, "md": md, "csv": csv, "json": json_}
+            names = [name for name, is_requested in requested.items() if is_requested]
+            if len(names) > 1:
+                raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
+            if html == str(STDOUT):
+                raise UsageError("the page cannot be written to standard output", "Name a file: --html=FILE.")
+            return command(*args, form=Form("".join(names), Path(html) if html else None), **others)
+
+        for option in reversed(options):
+            with_form = option(with_form)
+        return with_form
+
+    return decorate
 
 
 def wants_details() -> bool:

@@ -80,6 +80,7 @@ def predict(
     from howfar.recording.recording import read
     from howfar.report import html as page
     from howfar.report import terminal
+    from howfar.report.text import answer_values
 
     recorded = usable_pages(read(recording))
     link_values["rtt"], rtts_ns = _parse_rtts(link_values["rtt"])
@@ -102,7 +103,7 @@ def predict(
         if html is not None:
             write(html, page.render(report), rewrite_hint="")
         if as_json:
-            click.echo(json.dumps(prediction_facts(prediction, changes), indent=2))
+            click.echo(json.dumps({**answer_values(report), **prediction_facts(prediction, changes)}, indent=2))
         else:
             text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
             show_rendered(text + "\n")
@@ -132,8 +133,10 @@ def _read_slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
                 f"Write --slope {pages[0] if pages else 'PAGE'}={value}.",
             )
         try:
-            slope_by_page[name or pages[0]] = Slope.model_validate_json(read_text(Path(file), "--slope", _MAX_BYTES))
-        except ValidationError as error:
+            facts = json.loads(read_text(Path(file), "--slope", _MAX_BYTES))
+            of_slope = {key: fact for key, fact in dict(facts).items() if key not in ("question", "answer")}
+            slope_by_page[name or pages[0]] = Slope.model_validate_json(json.dumps(of_slope))
+        except (ValidationError, ValueError, TypeError) as error:
             raise UsageError(
                 f"--slope {file} is not output of `howfar slope --json`", "Run `howfar slope --json` again."
             ) from error

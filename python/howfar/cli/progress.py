@@ -172,7 +172,7 @@ class LineProgress(Progress):
         if differs:
             self.note(f"howfar: warning: changed since the run began: {'; '.join(differs)}")
 
-    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
+    def started(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._factors = {arm.name: arm.factors for arm in run.info.arms}
         self._blocks = run_progress.blocks
         self._unit = operation_unit_of(run.info.stored_plan)
@@ -341,7 +341,7 @@ class PictureProgress(Progress):
         if differs:
             self._console.print(Text(f"Changed since the run began: {'; '.join(differs)}", style="yellow"))
 
-    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
+    def started(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._run = run
         self._unit = operation_unit_of(run.info.stored_plan)
         self._void_trials = [trial for trial in run.trials if trial.status is TrialStatus.VOID]

@@ -85,7 +85,7 @@ def record(
     """
     from howfar.recording.recorder import RecordRequest, record  # numpy, which --help need not import
     from howfar.recording.recording import SUFFIX, read
-    from howfar.recording.summary import document, summarize
+    from howfar.recording.summary import document, summarise_recording
 
     name = Path(command[0]).name if command else pcap.name if pcap else interface or service or ""
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
@@ -122,7 +122,7 @@ def record(
             ),
             try_note,
         )
-    summary = summarize(read(out))
+    summary = summarise_recording(read(out))
     show_result(summary, document(summary, str(out)), as_json, no_colour)
     return code
 

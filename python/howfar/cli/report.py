@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from howfar.cli import output
-from howfar.cli.output import details_option
-from howfar.cli.screen import STDOUT, no_colour_option, program, show_result
+from howfar.cli.output import Form, details_option, form_options
+from howfar.cli.screen import no_colour_option, program, show_result
 from howfar.errors import UsageError
 from howfar.file_kinds import RECORDING
 from howfar.store.database import kind_of
@@ -24,7 +24,7 @@ _EXAMPLE_SUFFIX = ".howfar.xz"
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--example",
     is_flag=False,
@@ -32,43 +32,32 @@ _EXAMPLE_SUFFIX = ".howfar.xz"
     metavar="[PLAN]",
     help="Show an example run that comes with howfar, of the plan `paths`, instead of a file.",
 )
-@click.option(
-    "--html",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Write one self-contained HTML page, next to the run file unless FILE is given (--html=FILE).",
-)
-@click.option("--md", is_flag=True, help="Write Markdown to stdout.")
-@click.option("--csv", is_flag=True, help="Write CSV to stdout, one line per arm.")
-@click.option("--json", "json_", is_flag=True, help="Write JSON to stdout; its schema is schema/report.json.")
+@form_options("; its schema is schema/report.json")
 @details_option
 @no_colour_option
-def report(
-    run: Path | None, example: str | None, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool
-) -> int:
+def report(runs: tuple[Path, ...], example: str | None, form: Form, no_colour: bool) -> int:
     """Show the run in the file RUN, even while it is being measured. RUN may also be a recording.
+
+    Several runs are shown side by side: their answers, and ratios to the first one, as `howfar compare` shows them.
 
     In the terminal a long report ends with its answer, so that it stays in sight.
     """
-    formats = [form for form, is_requested in (("md", md), ("csv", csv), ("json", json_)) if is_requested]
-    if len(formats) + (html is not None) > 1:
-        raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
-    if html == str(STDOUT):
-        raise UsageError("the page cannot be written to standard output", "Name a file: --html=FILE.")
+    if len(runs) > 1:
+        return _show_side_by_side(runs, example, form, no_colour)
+    run = runs[0] if runs else None
     if run is not None and example is None and kind_of(run) is RECORDING:
-        return _show_recording(run, "html" if html is not None else formats[0] if formats else "", html, no_colour)
+        return _show_recording(run, form, no_colour)
     recorded_run, path = _read(run, example)
     with nullcontext() if example is not None else output.reporting_damage(path, recorded_run.is_verified):
         from howfar.experiments.registry import summarise  # slow to import: it draws charts
 
         summary = summarise(recorded_run)
-        if html is not None:
-            page = output.page_path(Path(html) if html else None, path)
+        if form.name == "html":
+            page = output.page_path(form.page, path)
             output.write(page, output.render_summary(summary, "html"))
             click.echo(page)
-        elif formats:
-            click.echo(output.render_summary(summary, formats[0]).rstrip("\n"))
+        elif form.name:
+            click.echo(output.render_summary(summary, form.name).rstrip("\n"))
         else:
             commands = (
                 [f"Measure it here: {program()} run {recorded_run.info.plan_name}"]
@@ -86,27 +75,43 @@ def report(
     return 0
 
 
-def _show_recording(path: Path, output_format: str, html: str | None, no_colour: bool) -> int:
+def _show_side_by_side(paths: tuple[Path, ...], example: str | None, form: Form, no_colour: bool) -> int:
+    """Show runs side by side. Raises UsageError."""
+    from howfar.cli.compare import read_runs, show_comparison
+    from howfar.experiments.registry import summarise  # slow to import: it draws charts
+
+    if example is not None:
+        raise UsageError("both files and an example were requested", "Choose one of them.")
+    runs = read_runs(paths)
+    answers = []
+    for path, run in zip(paths, runs, strict=True):
+        with output.reporting_damage(path, run.is_verified):
+            answers.append(summarise(run).answer)
+    show_comparison(paths, runs, form, no_colour, answers)
+    return 0
+
+
+def _show_recording(path: Path, form: Form, no_colour: bool) -> int:
     """Show a recording as `howfar record` showed it. Raises UsageError."""
     from howfar.recording.recording import read
-    from howfar.recording.summary import document, summarize
+    from howfar.recording.summary import document, summarise_recording
     from howfar.report import html as page
     from howfar.report.text import as_markdown
 
-    if output_format == "csv":
+    if form.name == "csv":
         raise UsageError("a recording has no CSV", "Use --json, or `sqlite3 -csv` with a query.")
     recording = read(path)
     with output.reporting_damage(path, recording.is_verified):
-        summary = summarize(recording)
+        summary = summarise_recording(recording)
         report = document(summary, str(path))
-        if output_format == "html":
-            html_path = output.page_path(Path(html) if html else None, path)
+        if form.name == "html":
+            html_path = output.page_path(form.page, path)
             output.write(html_path, page.render(report))
             click.echo(html_path)
-        elif output_format == "md":
+        elif form.name == "md":
             click.echo(as_markdown(report).rstrip("\n"))
         else:
-            show_result(summary, report, output_format == "json", no_colour)
+            show_result(summary, report, form.name == "json", no_colour)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import json
 import os
 import select
 import shlex
@@ -202,8 +203,11 @@ def holds_output() -> bool:
 
 def show_result(result: Part, report: Document, as_json: bool, no_colour: bool) -> None:
     """Write a result to stdout: as JSON, or its report for the terminal."""
+    from howfar.report.text import answer_values
+
     if as_json:
-        show_json(result.model_dump_json(indent=2))
+        values = json.loads(result.model_dump_json())  # unlike `model_dump`, it has null for NaN
+        show_json(json.dumps({**answer_values(report), **values}, indent=2, ensure_ascii=False))
     else:
         show_document(report, no_colour, details=False)
         show_rendered("\n")

@@ -10,7 +10,7 @@ import click
 from howfar.cli.completion import complete_servers
 from howfar.cli.screen import columns, json_option, note
 from howfar.cli.suggest import Group, UnknownCommand
-from howfar.contract.receipt import ReceiptPart
+from howfar.contract.receipt_part import ReceiptPart
 from howfar.errors import HowfarError, UsageError, nearest
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, check_name, find_server

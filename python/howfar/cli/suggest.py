@@ -96,10 +96,13 @@ _RUN_EQUIVALENTS = {
     **dict.fromkeys(("--blocks", "--runs", "--repeat", "--precision", "--accuracy"), "--time-budget or --target"),
     **dict.fromkeys(("-v", "--verbose"), "--details"),
 }
-_REPORT_EQUIVALENTS = {
+_FORM_EQUIVALENTS = {
     **dict.fromkeys(("-o", "--output", "--out", "--file", "--save", "--page", "--pdf", "--open"), "--html=FILE"),
     **dict.fromkeys(("--format", "-f", "--as", "--type"), "--json, --csv, --md or --html"),
     **dict.fromkeys(("--markdown",), "--md"),
+}
+_REPORT_EQUIVALENTS = {
+    **_FORM_EQUIVALENTS,
     **dict.fromkeys(("-v", "--verbose", "--full", "--long", "--all"), "--details"),
 }
 _PREDICTION_EQUIVALENTS = {
@@ -117,9 +120,7 @@ OPTIONS: dict[str, Mapping[str, str]] = {
     },
     "confirm": {**dict.fromkeys(("--time-budget", "--duration"), "`howfar resume FILE --confirm --time-budget TIME`")},
     "report": _REPORT_EQUIVALENTS,
-    "compare": {
-        **dict.fromkeys(("--json", "--csv", "--md", "--html"), "`howfar report FILE --json` for each of the two")
-    },
+    "compare": _FORM_EQUIVALENTS,
     "plans": {**dict.fromkeys(("--full", "--quick", "--verbose", "-v", "--long"), "`howfar plans NAME`")},
     "doctor": {
         **dict.fromkeys(

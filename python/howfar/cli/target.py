@@ -11,7 +11,6 @@ import pwd
 import shlex
 import socket
 import ssl
-import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -457,9 +456,11 @@ def resolve_tls_mode(address: ServerAddress, target: Target, say: Say) -> Server
 
 def _offers_tls(target: TcpTarget) -> bool:
     """Whether the server offers TLS, asked as libpq does, on a separate connection. Raises EngineError."""
+    from howfar.clients.postgresql import SSL_REQUEST  # with pg8000, which few commands need
+
     try:
         with closing(socket.create_connection((target.host, target.port), CONNECT_TIMEOUT_S)) as connection:
-            connection.sendall(struct.pack("!II", 8, 80877103))
+            connection.sendall(SSL_REQUEST)
             return connection.recv(1) == b"S"
     except OSError as error:
         raise EngineError(

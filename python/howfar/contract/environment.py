@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from howfar.contract.receipt import LinkCalibration, LinkReceipt, QuantilesNs, ReceiptPart, TcpSettings
+from howfar.contract.receipt import LinkCalibration, LinkReceipt, QuantilesNs, TcpSettings
+from howfar.contract.receipt_part import ReceiptPart
 
 
 class MachineFacts(ReceiptPart):

@@ -6,11 +6,15 @@ Each part belongs to one writer. A field that is unset was not recorded: older v
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from howfar.contract.receipt_messages import Account, DirectionStats, Drops, Receipt
+from howfar.contract.application_receipt import ApplicationReceipt
+from howfar.contract.receipt_messages import Account, DirectionStats, Drops
+from howfar.contract.receipt_part import ReceiptPart
+from howfar.contract.replication_receipt import ChannelFacts, ReplicationWindow, RequestedReplication
+from howfar.contract.server_receipt import HopsReceipt, ServerReceipt, SessionReceipt
 from howfar.plan.quantities import rtt_tolerance_ns, rtt_void_ns
 from howfar.units import format_duration_ns
 
@@ -29,22 +33,6 @@ STALLS_MAX_SHARE = 0.1
 """The same if the median packet was on time, so that rare stalls of the machine made the others late. These stop the client and the
 server just as long, on every path: if they made only trials over a link void, those would be measured in quieter moments than the
 others. The report says by how much late packets change a figure."""
-
-
-class ReceiptPart(BaseModel):
-    """A part of a receipt. Fields that other versions wrote are kept, but code can name only those that are declared."""
-
-    model_config = ConfigDict(
-        extra="allow", allow_inf_nan=False, validate_by_name=True, serialize_by_alias=True, defer_build=True
-    )
-
-    def as_json(self) -> dict[str, Any]:
-        """The part for a file or a report, with the fields that were recorded."""
-        return self.model_dump(mode="json", exclude_unset=True)
-
-    def updated(self, other: Self) -> Self:
-        """This part with the fields that another one sets."""
-        return self.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
 class QuantilesNs(ReceiptPart):
@@ -174,6 +162,15 @@ class LinkCounters(ReceiptPart):
         to_server_ns, to_client_ns = self.to_server.lateness_mean_ns, self.to_client.lateness_mean_ns
         return None if to_server_ns is None or to_client_ns is None else to_server_ns + to_client_ns
 
+    def outage_violations(self) -> tuple[str, ...]:
+        """Violations if outages lost packets of a link of which none were requested."""
+        segments_lost = {"to_server": self.to_server.drops.outage, "to_client": self.to_client.drops.outage}
+        return tuple(
+            f"the link {name.replace('_', ' ')} was interrupted, which lost {segments} segments"
+            for name, segments in segments_lost.items()
+            if segments
+        )
+
     def _mean_violations(self, limit_ns: float | None) -> tuple[str, ...]:
         mean_ns, share = self.late_ns, MEAN_MAX_SHARE
         if limit_ns is None or mean_ns is None:
@@ -293,73 +290,20 @@ class LinkReceipt(ReceiptPart):
             violation += f" and {format_duration_ns(transmission_ns)} for the ping's own bytes at the rate"
         return (violation,)
 
+    def rtt_change_violations(self) -> tuple[str, ...]:
+        """Violations if a real link, or that of a further client, has another RTT than before the run, by more than is allowed for an
+        emulated link."""
+        return tuple(sentence for link in (self, *(self.others or ())) for sentence in link._rtt_change())
 
-class SessionView(ReceiptPart):
-    """A server's view of a session beside the load's."""
-
-    of: str | None = None
-    """Which session that is, in words."""
-    host: str | None = None
-    """The client's address; `localhost` over a Unix socket."""
-    ssl_cipher: str | None = None
-    ssl_version: str | None = None
-    listener: str | None = None
-    """The address where a key-value store accepted it."""
-    compression: str | None = Field(None, exclude=True)
-    """`OFF` or `ON`. Not in receipts: this session never compresses, whether or not the load's do."""
-
-
-class ServerReceipt(ReceiptPart):
-    """One server, after the load."""
-
-    content: str | None = None
-    """Content of its tables; None for a key-value store."""
-    kind: str | None = None
-    pid: int | None = None
-    facts: dict[str, object] = Field(default_factory=dict)
-    """Its settings, by their own names."""
-    counters: dict[str, int] = Field(default_factory=dict)
-    """Growth since the load began, by the names of `store.server_metrics` or the server's own."""
-    tcp_ports: list[int] = Field(default_factory=list)
-    sockets: list[str] = Field(default_factory=list)
-    listen_address: dict[str, object] | None = Field(None, alias="door")
-    """What a key-value store's address answered, see `lab.servers.key_value.StoreAddress`."""
-    listen_queue: int | None = None
-    warnings: list[str] = Field(default_factory=list, alias="said")
-    """Lines of its log."""
-    session_view: SessionView | None = None
-    certificate: str | None = None
-    given: bool = False
-    """Whether it is a user's own server."""
-    unknown: list[str] = Field(default_factory=list)
-    """What a user's own server does not show."""
-    forwarder: HopsReceipt | None = None
-    """The programs between the application and an auxiliary server."""
-
-
-class HopsReceipt(ReceiptPart):
-    """The programs on the path to a server. What a hop is, is an extra field by its label."""
-
-    program: str | None = None
-    port: int | None = None
-    server_side: object = None
-    client_side: object = None
-    hops: list[str] = Field(default_factory=list)
-    """Labels of the hops; empty in older receipts."""
-    processes_most: dict[str, int | None] = Field(default_factory=dict)
-    """Maximum number of processes, by label, of hops that fork one for each connection."""
-    connections: int | None = None
-    """Connections of the load; None if unknown."""
-    carried: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """By label: what the hop counted since the load began."""
-    at_once: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """By label: maximum numbers of simultaneous connections `to_server` and `to_clients`."""
-
-    @property
-    def sides(self) -> frozenset[str]:
-        """Hosts on which a hop ran: `client`, `server`. Older receipts name the sides as fields, or not at all."""
-        labels = self.hops or self.model_fields_set
-        return frozenset(side for side in ("client", "server") if f"{side}_side" in labels)
+    def _rtt_change(self) -> tuple[str, ...]:
+        now_ns, before_ns = self.rest_rtt_ns, self.expected_rtt_ns
+        assert now_ns is not None and before_ns is not None, (
+            "a real link is measured before the run and before the load"
+        )
+        if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
+            return ()
+        ends = f"from host {self.from_host} to host {self.to_host}"
+        return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
 class IdleReceipt(ReceiptPart):
@@ -393,154 +337,60 @@ class IdleReceipt(ReceiptPart):
         return tuple(violations)
 
 
-class ReplicaState(ReceiptPart):
-    """A replica's report of its own state."""
+class InjectedFault(ReceiptPart):
+    """The definition of a fault that was injected into a replica set."""
 
-    receiving: str
-    """`Yes`, `No`, `Connecting`."""
-    applying: str
-    errors: tuple[str, ...]
-    received: str
-    """Position up to which it has received transactions completely, applied or not."""
+    model_config = ConfigDict(frozen=True)
 
-
-class ReplicaFacts(ReceiptPart):
-    name: str
-    state: ReplicaState
-    semi_sync: bool | None
-    """Whether it acknowledges; None if it cannot."""
-    applied: str
-    """Position up to which it has applied."""
-    behind: int
-    """Number of transactions that the primary had committed and this replica had not applied; the primary was read first."""
-    strangers: str = ""
-    """Errant transactions: in the replica's history but not in the primary's."""
-
-
-class PrimaryState(ReceiptPart):
-    """A primary's report about acknowledgements. Counters are totals since it started."""
-
-    enabled: bool
-    status: bool
-    """Whether it is semi-synchronous now; False if it has fallen back to asynchronous."""
-    clients: int
-    """Semi-synchronous replicas that are connected."""
-    timeout_ms: int | None
-    """None if it waits forever."""
-    wait_point: str
-    wait_for: int
-    yes_tx: int | None
-    """Commits with acknowledgement; None if it does not count them.
-
-    Beware: MySQL under AFTER_SYNC counts groups of commits; MariaDB, and MySQL under AFTER_COMMIT, count each commit."""
-    no_tx: int
-    """Commits without acknowledgement, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under
-    AFTER_SYNC, but exactly 15,277 for 15,277 commits of one connection."""
-    no_times: int
-    """Fallbacks to asynchronous replication; turning semi-synchronous replication off counts as one."""
-    tx_waits: int
-    tx_wait_us: int
-    waiting: int
-    """Sessions that wait for an acknowledgement now."""
-    acknowledged_bytes: int | None = None
-    """Bytes of its log that have been acknowledged by as many replicas as a commit needs. None if not reported."""
-    log_bytes: int | None = None
-    """Bytes of its log until now; None if not reported."""
-    settings: dict[str, str] | None = None
-    """Further settings as it reports them."""
-    standbys: tuple[dict[str, object], ...] = ()
-    """Its report of each replica."""
-    unlike: tuple[str, ...] = ()
-    """Settings that are not as requested."""
-
-    @property
-    def acknowledged(self) -> int:
-        """Acknowledgements in the server's own unit: bytes of log, commits or groups of commits."""
-        return (self.acknowledged_bytes or 0) if self.yes_tx is None else self.yes_tx
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """A value that changes with each acknowledgement, and with each commit that continues without one."""
-        return (self.acknowledged, self.no_tx, self.tx_waits)
-
-
-class NodeFacts(ReceiptPart):
-    """One node's own report of its cluster."""
-
-    name: str
-    role: str
-    """`PRIMARY`, `SECONDARY`; for Galera, the status of the component that the node is in."""
-    settings: dict[str, str]
-    """Settings that determine how a commit is agreed on, and the protocol's version."""
-    counters: dict[str, int]
-    """Totals since it started. `ordered`: its own transactions that the group has ordered; `conflicts`: its own transactions that
-    were refused because of another node's; the others have the server's names."""
-    unlike: tuple[str, ...] = ()
-    """Differences from what was requested."""
-
-
-class Snapshot(ReceiptPart):
-    """The primary and all replicas at one moment."""
-
-    position: str
-    """Position of the primary."""
-    primary: PrimaryState | None
-    """None if it does not support semi-synchronous replication."""
-    replicas: tuple[ReplicaFacts, ...]
-    sent: dict[str, int] = Field(default_factory=dict)
-    """By replica: bytes that the primary's host has sent to it, as the kernel counts them."""
-    broken: tuple[str, ...] = ()
-    """Failures that the servers do not report: dead links, full disks."""
-    nodes: tuple[NodeFacts, ...] = ()
-    """All nodes of a cluster, the primary first."""
-
-
-class ReplicationWindow(ReceiptPart):
-    """Replication before the load and after it."""
-
-    before: Snapshot | None = None
-    after: Snapshot | None = None
-    mean_wait_us: float | None = None
-    """Mean time that a commit of the window waited for its acknowledgement; None if not counted."""
-    counted: dict[str, dict[str, int]] | None = None
-    """Growth of each node's counters, for clusters."""
+    cut: tuple[DirectionName, ...] = ()
+    """Directions that are cut on every replica's link. The replica is the link's client."""
+    stops_receiving: bool = False
+    """Whether every replica stops receiving. It continues to apply what it has received, like a replica whose log disk is full."""
+    failover_ns: int = 0
+    """Time from the fault until the primary is killed. 0: it is killed at once, or not at all."""
+    members: tuple[int, ...] = ()
+    """Numbers of the members (0: the primary) that the fault affects: they are cut off from the others as one group, while their
+    clients still reach them; or the member is slow, or leaves. A primary is killed when the others have continued without it for
+    `failover_ns`."""
+    runs: float = 1.0
+    """Share of the time in which the member's server runs. It is stopped for the rest."""
+    away_ns: int = 0
+    """How long the member is cut off, slow, or away. 0: until the end."""
+    lives_ns: int = 0
+    """How long clients continue to write after a fault that the primary survives. 0: the primary is killed."""
+    arrival: str | None = None
+    """How a member that left rejoins after `away_ns`. `new`: a member without data joins in its place. The primary is killed
+    `failover_ns` after the member has fully joined, so that all rows must be on the member."""
 
 
 class ReplicationReceipt(ReceiptPart):
     """The replicas of the main server, and their links."""
 
-    requested: dict[str, object] = Field(default_factory=dict, alias="asked")
-    """See `lab.replication.links.ReplicationSpec`."""
+    requested: RequestedReplication = Field(default_factory=RequestedReplication, alias="asked")
     replica_cpus: list[int] = Field(default_factory=list)
     data_file_system: str | None = None
     durability: dict[str, dict[str, str]] = Field(default_factory=dict)
     """By member: its settings for writing logs."""
-    channel: dict[str, object] = Field(default_factory=dict)
-    """Facts about the connections between primary and replicas, see `lab.replication.proof.ChannelFacts`."""
+    channel: ChannelFacts | None = None
     seconds: dict[str, float] = Field(default_factory=dict)
     """How long each step of opening the replica set took."""
     rtt_at_rest_ns: dict[str, int | None] = Field(default_factory=dict)
     """By link: median RTT before the load."""
     window: ReplicationWindow | None = None
     links: dict[str, LinkReceipt] = Field(default_factory=dict, alias="wires")
-    fault: dict[str, object] | None = None
-    """The definition of the fault that was injected, see `experiments.replication.fault.crash.FaultKind`."""
+    fault: InjectedFault | None = None
 
-
-class ApplicationReceipt(ReceiptPart):
-    """The application in front of the servers, as it reported itself, and the proof that its pages do what they should."""
-
-    version: str | None = None
-    interface: str | None = None
-    extensions: dict[str, str] = Field(default_factory=dict)
-    opcache: bool | None = None
-    settings: dict[str, object] = Field(default_factory=dict)
-    children: int | None = None
-    pid: int | None = None
-    proof: dict[str, object] = Field(default_factory=dict)
-    """What its pages reported and what the servers counted, before the load."""
-    after: dict[str, object] | None = None
-    """Clients of the servers after the load, with persistent connections."""
+    def link_violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+        """Violations of the links, by name. No cell requests outages of these links, and the servers' counters do not show commits
+        that stalled and then continued."""
+        return tuple(
+            f"{name}: {sentence}"
+            for name, link in self.links.items()
+            for sentence in (
+                *link.violations(limits),
+                *(() if link.counters is None else link.counters.outage_violations()),
+            )
+        )
 
 
 class HostsReceipt(ReceiptPart):
@@ -633,10 +483,19 @@ class QuietReceipt(ReceiptPart):
     """Whether the trial is void for that reason, and is measured again in its place."""
 
 
+class SpeedReceipt(ReceiptPart):
+    """The speed of this machine's CPUs at both ends of a trial: the CPU time of the same piece of work, by CPU."""
+
+    before_ns: dict[int, int]
+    """Before the load, its warm-up included."""
+    after_ns: dict[int, int]
+    """After the measured window."""
+
+
 class TrialReceipt(ReceiptPart):
     """All parts of one trial's receipt; a path or testbed without a part does not set it."""
 
-    session: Receipt | None = None
+    session: SessionReceipt | None = None
     """What the engine's first connection was."""
     server: ServerReceipt | None = None
     replication: ReplicationReceipt | None = None
@@ -653,6 +512,8 @@ class TrialReceipt(ReceiptPart):
     """The other programs that used the most CPU time, the largest first. None: not looked for, or their processes cannot be seen."""
     quiet: QuietReceipt | None = None
     """None: an older file, or the processes of other programs cannot be seen."""
+    speed: SpeedReceipt | None = None
+    """None: an older file, or the load ran on other hosts."""
 
     @property
     def replication_window(self) -> ReplicationWindow | None:

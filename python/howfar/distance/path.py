@@ -38,7 +38,7 @@ def path_facts(
     )
     return PathFacts(
         kind=kind,
-        says=statement,
+        text=statement,
         evidence=evidence,
         mtu=opened.path_mtu,
         between=facts,
@@ -76,7 +76,7 @@ def _forwarder_facts(location: PeerLocation) -> Iterator[Fact]:
         name = location.listener.name
         yield Fact(
             what=name,
-            says=f"{name} passes the connection on",
+            text=f"{name} passes the connection on",
             evidence=f"{location.listener_description} listens there",
         )
 
@@ -98,7 +98,7 @@ def _is_number(host: str) -> bool:
 def _proxy_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
     name = find_proxy_name(opened.server_version or "") or identity.proxy_name
     if name is not None:
-        yield Fact(what=name, says=f"{name} answers", evidence="the version that it shows says so")
+        yield Fact(what=name, text=f"{name} answers", evidence="the version that it shows says so")
 
 
 def _connection_id_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
@@ -107,7 +107,7 @@ def _connection_id_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
     if login_id is not None and current_id is not None and login_id != current_id & 0xFFFF_FFFF:
         yield Fact(
             what="a pooler or proxy",
-            says="a pooler or proxy is in between",
+            text="a pooler or proxy is in between",
             evidence=f"the connection ID was {login_id} at login, but the server reports {current_id}",
         )
 
@@ -119,14 +119,14 @@ def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
         if client_address is not None:
             yield Fact(
                 what="a forwarder",
-                says="a program passes the socket on",
+                text="a program passes the socket on",
                 evidence=f"the server sees a TCP connection from {client_address}",
             )
         return
     if identity.is_by_socket:
         yield Fact(
             what="a proxy",
-            says="a program passes the connection on",
+            text="a program passes the connection on",
             evidence="the server sees it come over its Unix socket",
         )
     elif client_address is not None:
@@ -135,13 +135,13 @@ def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
         if client_port != local_port:
             yield Fact(
                 what="a proxy or NAT",
-                says="a proxy or NAT is in between",
+                text="a proxy or NAT is in between",
                 evidence=f"the server sees the connection come from {client_address}, it left here from {local_address}",
             )
         elif _is_number(client_host) and client_host != local_host:
             yield Fact(
                 what="NAT",
-                says="NAT is in between",
+                text="NAT is in between",
                 evidence=f"the server sees the address {client_host}, here it is {local_host}",
             )
     server_address = identity.server_address
@@ -151,7 +151,7 @@ def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
     ):
         yield Fact(
             what="a proxy or NAT",
-            says="a proxy or NAT is in between",
+            text="a proxy or NAT is in between",
             evidence=f"the server was reached at {server_address}, the connection was made to {peer_address}",
         )
 
@@ -163,6 +163,6 @@ def _ping_facts(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fac
     if query_median_ns > _PING_FACTOR * ping_median_ns and query_median_ns - ping_median_ns > _MIN_EXCESS_NS:
         yield Fact(
             what=None,
-            says="something nearer than the server may answer pings",
+            text="something nearer than the server may answer pings",
             evidence=f"a ping takes {ping_median_ns / 1e6:.3g} ms, a request {query_median_ns / 1e6:.3g} ms",
         )

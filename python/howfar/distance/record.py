@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from howfar.errors import FailedCommand
 
@@ -35,7 +35,9 @@ _MIN_SAMPLES_BEYOND = 3
 
 
 class DistancePart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, validate_by_name=True, serialize_by_alias=True
+    )
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
@@ -181,13 +183,13 @@ class Fact(DistancePart):
 
     what: str | None
     """Its name, such as `a pooler or proxy`; None if its existence is uncertain."""
-    says: str
+    text: str = Field(alias="says")
     evidence: str
 
 
 class PathFacts(DistancePart):
     kind: PathKind
-    says: str
+    text: str = Field(alias="says")
     evidence: str
     mtu: int | None = None
     """Bytes of the largest packet that the path is known to carry."""

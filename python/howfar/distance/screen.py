@@ -217,7 +217,7 @@ def _path_lines(distance: Distance) -> list[_Line]:
     path, encryption = distance.path, distance.encryption
     if path is None:
         return []
-    parts = [path.says]
+    parts = [path.text]
     if path.kind == "other_machine" and path.mtu is not None:
         parts.append(f"MTU {path.mtu}")
     if encryption is not None:
@@ -229,7 +229,7 @@ def _path_lines(distance: Distance) -> list[_Line]:
 
 def _between_lines(distance: Distance) -> list[_Line]:
     facts = distance.path.between if distance.path is not None else ()
-    return [_LabelledText("", f"{facts[0].says}: {facts[0].evidence}")] if facts else []
+    return [_LabelledText("", f"{facts[0].text}: {facts[0].evidence}")] if facts else []
 
 
 def _failed_addresses(distance: Distance) -> list[_Line]:

@@ -140,11 +140,11 @@ def estimate_socket_gain(context: Context, clients: Sequence[Client]) -> Gain:
     if socket is None or tcp is None:
         by_name = {latency.transport: latency for latency in context.process_latencies}
         if len(by_name) < 2:
-            return Gain(says="not measured", basis="the server does not answer on both transports", saves_ns=None)
+            return Gain(text="not measured", basis="the server does not answer on both transports", saves_ns=None)
         socket, tcp = by_name[Transport.SOCKET], by_name[Transport.TCP]
         basis = "TCP against a socket between two processes here, as the server cannot be pinged on both"
     return Gain(
-        says=_saving_text(context, socket, tcp),
+        text=_saving_text(context, socket, tcp),
         basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
         saves_ns=median_saving(tcp.round_trips_ns, socket.round_trips_ns),
         per="round trip",
@@ -251,7 +251,7 @@ def check_socket_gone(context: Context) -> list[Draft]:
         problem = "does not exist any more" if listener.state == "gone" else "belongs to another process"
         cause = ", perhaps removed by a cleaner of temporary files or hidden by PrivateTmp" if is_cleaned else ""
         path = context.free_path if is_cleaned or listener.state == "elsewhere" else listener.path
-        gain = Gain(says="the socket can be used again", basis="the path was tried just now", saves_ns=None)
+        gain = Gain(text="the socket can be used again", basis="the path was tried just now", saves_ns=None)
         sentence = f"it listens on the socket {listener.path}, which {problem}{cause}"
         drafts.append(Draft(sentence, recreate_socket(context.server, path), gain))
     return drafts
@@ -286,7 +286,7 @@ def check_options_ignored(context: Context) -> list[Draft]:
     comment_lines = tuple(f"# remove {option}" for option in ignored)
     change = Change(where=config_file_of(context.server), lines=comment_lines, restarts=True)
     gain = Gain(
-        says="its command line says what it does", basis="every address on which it listens was tried", saves_ns=None
+        text="its command line says what it does", basis="every address on which it listens was tried", saves_ns=None
     )
     return [Draft(f"with -s it ignores {', '.join(ignored)} ({meanings})", (change,), gain)]
 
@@ -315,7 +315,7 @@ def check_connect_churn(context: Context) -> list[Draft]:
     rate_text = f"{table_number(rates.statements)} {context.server.kind.counts}/s"
     cost_text = f"{TRANSPORTS[latency.transport]}: {latency.connect_ns.text} per connect"
     gain = Gain(
-        says=fill("handshakes take about {share:share} of one CPU or of a client's waiting time", share=share),
+        text=fill("handshakes take about {share:share} of one CPU or of a client's waiting time", share=share),
         basis=f"{cost_text} with howfar's own client, without a network",
         saves_ns=latency.connect_ns,
         per="connect",
@@ -378,10 +378,10 @@ def _bundle_draft(context: Context, clients: list[Client], is_for_this_server: b
     assert read_time is not None, "checked before"
     max_samples = min(max(client.bundle_looks for client in clients), context.samples)
     subject = format_subject(clients, "was", "were")
-    sentence = f"{subject} reading the system's CA bundle at {max_samples} of {context.samples} looks"
+    sentence = f"{subject} reading the system's CA bundle at {max_samples} of {context.samples} samples"
     per: Literal["connect", "reading"] = "connect" if is_for_this_server else "reading"
     gain = Gain(
-        says=f"{read_time.text} of client CPU per {per}",
+        text=f"{read_time.text} of client CPU per {per}",
         basis="reading that bundle here, six times",
         saves_ns=read_time,
         per=per,
@@ -409,7 +409,7 @@ def check_compressed_local(context: Context) -> list[Draft]:
     if not clients:
         return []
     gain = Gain(
-        says="the CPU time of compressing and expanding each result",
+        text="the CPU time of compressing and expanding each result",
         basis="measured elsewhere: 3 ms of server CPU per 100 kB with zlib, 0.5 to 1 ms with zstd; not measured here",
         saves_ns=None,
     )
@@ -435,7 +435,7 @@ def check_encrypted_local(context: Context) -> list[Draft]:
     if comparison is not None:
         round_trip, _, text = comparison
         gain = Gain(
-            says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=round_trip, per="round trip"
+            text=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=round_trip, per="round trip"
         )
     sentence = f"{format_subject(clients, 'encrypts', 'encrypt')} traffic that never leaves this machine"
     if (server.socket() is not None or server.kind is Kind.MEMCACHED) and not all(map(needs_tcp, clients)):
@@ -464,7 +464,7 @@ def check_encrypted_socket(context: Context) -> list[Draft]:
     if comparison is not None:
         _, connect, text = comparison
         gain = Gain(
-            says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect, per="connect"
+            text=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect, per="connect"
         )
     changes = command_option_changes("ssl", clients)
     sentence = f"{format_subject(clients, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
@@ -526,7 +526,7 @@ def _draft_idle_sessions(context: Context, pooler_note: str) -> list[Draft]:
     if server.idle_sessions < IDLE_SHARE * server.sessions:
         return []
     gain = Gain(
-        says="the memory of one server process for each, and cheaper snapshots",
+        text="the memory of one server process for each, and cheaper snapshots",
         basis="pg_stat_activity, seen once; not measured here",
         saves_ns=None,
     )
@@ -545,7 +545,7 @@ def check_statement_by_statement(context: Context) -> list[Draft]:
     latency = context.server.minimum_latency(Transport.SOCKET, Transport.TCP, Transport.TLS)
     comparison = f"; a round trip here takes {format_time(latency.round_trip_ns.value)}" if latency is not None else ""
     gain = Gain(
-        says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{comparison}; "
+        text=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{comparison}; "
         "the client's own work is in it",
         basis="pg_stat_database: idle_in_transaction_time and active_time, while watched",
         saves_ns=None,
@@ -592,7 +592,7 @@ def check_idle_states(context: Context) -> list[Draft]:
         f"{cost.as_found.text}; idle driver {cost.driver or 'unknown'}, governor {cost.governor or 'unknown'})"
     ).replace("%", " %", 1)
     gain = Gain(
-        says=f"{cost.waking.text} per round trip; the price: CPUs that never sleep use the power of busy ones",
+        text=f"{cost.waking.text} per round trip; the price: CPUs that never sleep use the power of busy ones",
         basis=f"{TRANSPORTS[cost.transport]}: pings, alternately with 0 held in /dev/cpu_dma_latency",
         saves_ns=cost.waking,
         per="round trip",

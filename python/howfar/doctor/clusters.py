@@ -173,7 +173,7 @@ def check_reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
     if means_ms:
         saving = f"{format_time(sum(means_ms) * 1e6)} of each such transaction"
         gain = Gain(
-            says=saving, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
+            text=saving, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
         )
     name = "group_replication_consistency"
     line = f"{name} = BEFORE_ON_PRIMARY_FAILOVER   # SET SESSION {name} = '{level}' where it is needed"
@@ -191,7 +191,7 @@ def check_single_leader(server: Server, cluster: Cluster) -> list[Draft]:
     if mean_ms is not None:
         saving = f"the part of {format_time(mean_ms * 1e6)} that is not a round trip to a majority"
         basis = "Gr_data_messages_sent_roundtrip_time_sum, the mean since the start"
-        gain = Gain(says=saving, basis=basis, saves_ns=None)
+        gain = Gain(text=saving, basis=basis, saves_ns=None)
     name = "group_replication_paxos_single_leader"
     sentence = f"one member writes, but each commit also waits for the turns of the idle ones ({name} = OFF)"
     line = f"{name} = ON   # then stop all members and bootstrap the group again"
@@ -210,7 +210,7 @@ def check_timeouts(server: Server, cluster: Cluster) -> list[Draft]:
             f"{settings['evs.inactive_timeout']}) is taken for dead; two keepalives and {_TIMEOUT_FACTOR} of the slowest messages "
             f"seen take {format_time(min_timeout_s * 1e9)}"
         )
-        gain = Gain(says="no node is lost to a late answer", basis="wsrep_evs_repl_latency", saves_ns=None)
+        gain = Gain(text="no node is lost to a late answer", basis="wsrep_evs_repl_latency", saves_ns=None)
         return [Draft(sentence, _provider_change(server, cluster), gain)]
     seconds = _integer_setting(cluster, "member_expel_timeout", _DEFAULT_EXPEL_S)
     if 0 < seconds <= _MAX_EXPEL_S:
@@ -266,7 +266,7 @@ def check_flow_control(server: Server, cluster: Cluster) -> list[Draft]:
             fill("{share:share} of the time", share=paused_share),
             cluster.settings.get("gcs.fc_limit", "unknown"),
         )
-        gain = Gain(says=f"up to {share_text}", basis="wsrep_flow_control_paused, since FLUSH STATUS", saves_ns=None)
+        gain = Gain(text=f"up to {share_text}", basis="wsrep_flow_control_paused, since FLUSH STATUS", saves_ns=None)
         sentence = f"all commits stood still for {share_text}, because a node had more to apply than gcs.fc_limit = {limit} allows"
         if not _longer_queue_options(cluster):
             return [Draft(f"{sentence}: it is too slow for the others", (), gain, Severity.NOTE)]
@@ -320,7 +320,7 @@ def check_send_window(server: Server, cluster: Cluster) -> list[Draft]:
         f"{format_time(fastest_ns)}: large transactions, and many connections, wait for their turn"
     )
     gain = Gain(
-        says=f"up to {format_time(fastest_ns)} for each {window_bytes / 1e3:,.0f} kB of a transaction",
+        text=f"up to {format_time(fastest_ns)} for each {window_bytes / 1e3:,.0f} kB of a transaction",
         basis="wsrep_evs_repl_latency",
         saves_ns=None,
     )

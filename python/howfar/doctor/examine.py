@@ -102,7 +102,7 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
         howfar_version=howfar.__version__,
         unix_ns=time.time_ns(),
         watched_s=round(watched.seconds, 3),
-        looks=watched.samples,
+        samples=watched.samples,
         load_average=os.getloadavg()[0],
         cpus=len(os.sched_getaffinity(0)),
         machine=machine,
@@ -297,7 +297,7 @@ def _note_uncaught(rates: Rates | None, clients: Sequence[Client], seconds: floa
     return [
         Unseen(
             what=f"which programs opened {missed_connects} of the {counted_connects} connections that the server counted",
-            why="they are over the socket, or ended between two looks",
+            why="they are over the socket, or ended between two samples",
             how=f"howfar doctor --watch {max(10 * seconds, 30):.0f}",
         )
     ]

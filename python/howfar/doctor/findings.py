@@ -52,7 +52,7 @@ class Severity(StrEnum):
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
 
 class Median(Estimate):
@@ -200,7 +200,7 @@ class Change(_Value):
 
 
 class Gain(_Value):
-    says: str
+    text: str = Field(alias="says")
     basis: str
     saves_ns: Median | None
     """None if it was not measured."""
@@ -216,7 +216,7 @@ class Gain(_Value):
 class Finding(_Value):
     check: str
     severity: Severity
-    says: str
+    text: str = Field(alias="says")
     changes: tuple[Change, ...]
     gain: Gain | None
 
@@ -225,13 +225,13 @@ class Finding(_Value):
 class Draft:
     """A finding without the name of its check."""
 
-    says: str
+    text: str
     changes: tuple[Change, ...] = ()
     gain: Gain | None = None
     severity: Severity = Severity.CHANGE
 
     def to_finding(self, name: str) -> Finding:
-        return Finding(check=name, severity=self.severity, says=self.says, changes=self.changes, gain=self.gain)
+        return Finding(check=name, severity=self.severity, text=self.text, changes=self.changes, gain=self.gain)
 
 
 class IdleCost(_Value):
@@ -314,7 +314,7 @@ class Examination(_Value):
     howfar_version: str
     unix_ns: int
     watched_s: float
-    looks: int
+    samples: int = Field(alias="looks")
     load_average: float
     cpus: int
     machine: QuietCheck | None = None

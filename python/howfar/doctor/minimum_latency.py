@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 
+from howfar.clients.peer import make_blocking
 from howfar.doctor.findings import IdleCost, Median, MinimumLatency, Transport
 from howfar.doctor.protocols.session import Endpoint, GuardedProtocol, NoValidAnswer, ServerRefused
 from howfar.doctor.targets import TargetLogin
 from howfar.lab.idle import idle_driver, keep_polling
-from howfar.lab.servers.peer import make_blocking
 from howfar.stats.intervals import median_interval
 
 ROUNDS = 24

@@ -97,7 +97,7 @@ def document(examination: Examination) -> Document:
         texts.SETTING,
         servers=len(servers),
         seconds=examination.watched_s,
-        looks=examination.looks,
+        samples=examination.samples,
         load=examination.load_average,
         cpus=examination.cpus,
         when=format_utc(examination.unix_ns),
@@ -134,9 +134,9 @@ def _serves(program: ProgramUse, servers: Sequence[Server]) -> bool:
 
 def _step(finding: findings.Finding, server: str) -> AdviceBlock:
     gain = finding.gain
-    because = fill(STEP["found"], says=finding.says, check=finding.check)
+    because = fill(STEP["found"], text=finding.text, check=finding.check)
     if gain is not None:
-        because = f"{because} {fill(STEP['gain'], gain=gain.says, basis=gain.basis)}"
+        because = f"{because} {fill(STEP['gain'], gain=gain.text, basis=gain.basis)}"
     if len(finding.changes) > 1:
         because = f"{because} {texts.CHOICE}"
     return AdviceBlock(
@@ -211,9 +211,9 @@ def _server_blocks(server: Server) -> Iterator[Block]:
     for finding in server.findings:
         if finding.severity is Severity.CHANGE:
             continue
-        yield Text(fill(LINES["note"], says=finding.says, check=finding.check))
+        yield Text(fill(LINES["note"], text=finding.text, check=finding.check))
         if finding.gain is not None:
-            yield Text(fill(LINES["gain"], says=finding.gain.says, basis=finding.gain.basis), quiet=True)
+            yield Text(fill(LINES["gain"], text=finding.gain.text, basis=finding.gain.basis), quiet=True)
         for place in map(_place_lines, finding.changes):
             yield Text(f"{place.name}:")
             yield Code(place.lines)

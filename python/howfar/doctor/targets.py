@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from howfar.address import Login, protocol_by_port
+from howfar.clients import NO_CONSENT, Consent
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
 from howfar.services import SERVICES
@@ -20,20 +21,12 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Consent:
-    """The user's consent to send a server the password itself instead of a proof of it; the same rule as for `howfar load`."""
-
-    fetch_server_key: bool = False
-    cleartext_password: bool = False
-
-
-@dataclass(frozen=True)
 class TargetLogin:
     """User and password; the password is never printed."""
 
     user: str
     password: str = field(repr=False)
-    consent: Consent = Consent()
+    consent: Consent = NO_CONSENT
     database: str | None = None
     """Name of the database, for PostgreSQL."""
     is_default_user: bool = False
@@ -66,7 +59,7 @@ class DoctorTarget:
     port: int | None
     user: str | None
     tls: bool
-    consent: Consent = Consent()
+    consent: Consent = NO_CONSENT
     database: str | None = None
     password: str | None = field(default=None, repr=False)
     """The password that was given for this server alone."""

@@ -50,7 +50,7 @@ CERTAINTY: Texts = {
 SETTING = SEPARATOR.join(
     (
         "{servers:of server}",
-        "watched for {seconds:.1f} s and sampled {looks:of time}",
+        "watched for {seconds:.1f} s and sampled {samples:of time}",
         "load average {load:.1f} on {cpus:of CPU}",
         "{when}",
     )
@@ -82,7 +82,7 @@ STEPS: Texts = {
 """What to do about each finding."""
 STEP: Texts = {
     "step": "{step}{server:? at }{server}.",
-    "found": "Found: {says} [{check}].",
+    "found": "Found: {text} [{check}].",
     "gain": "Gain: {gain} ({basis}).",
     "restart": "{where}, then restart the server",
     "again": "To see what is left, run this again:",
@@ -93,8 +93,8 @@ CHOICE = "Use only the lines for your application."
 AGAIN = "howfar doctor"
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {
-    "note": "Note: {says}. [{check}]",
-    "gain": "Gain: {says} ({basis})",
+    "note": "Note: {text}. [{check}]",
+    "gain": "Gain: {text} ({basis})",
     "listens": "Listens on {where}",
     "no-socket": "No Unix socket",
     "socket-unknown": "Whether it has a Unix socket is unknown",

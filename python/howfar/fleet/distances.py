@@ -126,7 +126,7 @@ def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def enter_context(context_manager: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
-    """Run on a host: enter a context manager. The result is held there; dropping it exits the context."""
+    """Run on a host: enter a context manager. The object stays there; dropping it exits the context."""
     stack = ExitStack()
     stack.enter_context(context_manager(*arguments))
     return stack
@@ -172,21 +172,6 @@ def real_link_receipt(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
     receipt.rtt_at_rest_ns = _rtt_facts(probe)
     receipt.requested = RequestedLink(rest_rtt_ns=before.real_rtt_ns)
     return receipt
-
-
-def find_rtt_violations(real: LinkReceipt) -> tuple[str, ...]:
-    """Return the violations that void a trial: links whose RTT has changed since before the run by more than is allowed for an
-    emulated link."""
-    return tuple(violation for link in (real, *(real.others or ())) for violation in _rtt_change(link))
-
-
-def _rtt_change(link: LinkReceipt) -> tuple[str, ...]:
-    now_ns, before_ns = link.rest_rtt_ns, link.expected_rtt_ns
-    assert now_ns is not None and before_ns is not None, "a real link is measured before the run and before the load"
-    if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
-        return ()
-    ends = f"from host {link.from_host} to host {link.to_host}"
-    return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
 def check_similar_rtts(links: Sequence[LinkReceipt], role_plural: str = "clients") -> None:
@@ -248,7 +233,7 @@ def _ping_awake(link: HostLink) -> RttResult | None:
     with ExitStack() as stack:
         try:
             for host in (link.source, link.target):
-                stack.callback(host.hold(enter_context, keep_cpus_awake, cpus_of(host), called="awake").drop)
+                stack.callback(host.create(enter_context, keep_cpus_awake, cpus_of(host), called="awake").drop)
         except LabError:
             return None
         return link.ping()

@@ -75,8 +75,8 @@ class SandboxedAgent:
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Outcome:
         return self._ask("run", function, arguments)
 
-    def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> _Outcome:
-        return self._ask("hold", key, factory, arguments)
+    def create(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> _Outcome:
+        return self._ask("create", key, factory, arguments)
 
     def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> _Outcome:
         return self._ask("call", key, method, arguments, starts)

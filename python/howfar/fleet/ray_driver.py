@@ -124,7 +124,7 @@ def cpus_of(host: RemoteHost) -> Cpus:
 
 def measure_clocks(host: RemoteHost) -> Clocks:
     """Measure the offsets of a host's clocks from the driver's clocks. Raises LabError."""
-    server = host.hold(ClockServer, host.spec.address)
+    server = host.create(ClockServer, host.spec.address)
     try:
         return read_clocks(host.spec.address, server.facts(int))
     finally:

@@ -1,4 +1,4 @@
-"""Agents on hosts, and the driver's interface to them: run functions, hold objects and start processes on a host as if it were
+"""Agents on hosts, and the driver's interface to them: run functions, create objects and start processes on a host as if it were
 local.
 
 An agent is a Ray actor, one on each host. It is never restarted and its calls are never retried: a trial succeeds as a whole or
@@ -35,8 +35,8 @@ _MAX_QUEUED_LINES = 100_000
 _MAX_STDERR_CHARACTERS = 4000
 
 
-class HeldProcess:
-    """Held on a host: a process whose streams are read line by line or go to a log."""
+class HostedProcess:
+    """Runs on a host: a process whose streams are read line by line or go to a log."""
 
     def __init__(self, command: Sequence[str], prefix: Sequence[str], log: str | None = None) -> None:
         if command[0] == ENGINE:
@@ -126,38 +126,38 @@ class Agent:
     def __init__(self) -> None:
         clear_preload()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
-        self._held: dict[str, object] = {}
+        self._objects: dict[str, object] = {}
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """Run a function here."""
         return _call_returning_errors(lambda: function(*arguments))
 
-    def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    def create(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """Make an object here and keep it; returns its attribute `facts`, or None if it has none."""
 
         def make() -> object:
-            self._held[key] = held_object = factory(*arguments)
-            return getattr(held_object, "facts", None)
+            self._objects[key] = created = factory(*arguments)
+            return getattr(created, "facts", None)
 
         return _call_returning_errors(lambda: self._starter.submit(make).result())
 
     def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> tuple[str, Any]:
-        """Call a method of a held object. `starts`: whether the method starts processes, and so must run in the starter thread."""
+        """Call a method of an object. `starts`: whether the method starts processes, and so must run in the starter thread."""
 
         def call_method() -> Any:
-            if key not in self._held:
+            if key not in self._objects:
                 raise HostLost("its agent was lost with all that it held", "`howfar resume` continues the run.")
-            return getattr(self._held[key], method)(*arguments)
+            return getattr(self._objects[key], method)(*arguments)
 
         return _call_returning_errors(lambda: self._starter.submit(call_method).result() if starts else call_method())
 
     def drop(self, key: str) -> tuple[str, Any]:
-        """Close a held object; an unknown one is not an error."""
+        """Close an object; an unknown one is not an error."""
 
         def close() -> None:
-            held = self._held.pop(key, None)
-            if hasattr(held, "close"):
-                held.close()
+            hosted = self._objects.pop(key, None)
+            if hasattr(hosted, "close"):
+                hosted.close()
 
         return _call_returning_errors(close)
 
@@ -247,7 +247,7 @@ class RemoteHost:
         """Run a function on the host. Raises howfar's errors that it raises, and HostLost."""
         return cast(_Result, self._ask("run", function, arguments, timeout_s=timeout_s))
 
-    def hold(
+    def create(
         self,
         factory: Callable[..., object],
         *arguments: Any,
@@ -256,7 +256,7 @@ class RemoteHost:
     ) -> RemoteObject:
         """Create an object on the host and keep it there. `called`: part of its key."""
         key = f"{called}-{next(_object_numbers)}"
-        return RemoteObject(self, key, self._ask("hold", key, factory, arguments, timeout_s=timeout_s))
+        return RemoteObject(self, key, self._ask("create", key, factory, arguments, timeout_s=timeout_s))
 
     def launcher(self, cpus: Sequence[int]) -> RemoteLauncher:
         """A launcher of processes on the host, on these CPUs."""
@@ -283,7 +283,7 @@ def _command_prefix(cpus: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """The driver's reference to an object that is held on a host."""
+    """The driver's reference to an object on a host."""
 
     host: RemoteHost
     key: str
@@ -311,28 +311,28 @@ class RemoteLauncher(Launcher):
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         program = ENGINE if Path(command[0]).name == ENGINE else command[0]
-        held = self.host.hold(HeldProcess, [program, *command[1:]], self.prefix)
-        return cast("subprocess.Popen[Any]", RemoteProcess(held))
+        remote_object = self.host.create(HostedProcess, [program, *command[1:]], self.prefix)
+        return cast("subprocess.Popen[Any]", RemoteProcess(remote_object))
 
     def background(self, command: Sequence[str], log: Path) -> RemoteProcess:
         """Start a process whose output goes to `log`; it ends with its session. Raises LabError."""
-        return RemoteProcess(self.host.hold(HeldProcess, list(command), self.prefix, str(log)))
+        return RemoteProcess(self.host.create(HostedProcess, list(command), self.prefix, str(log)))
 
 
 class RemoteProcess:
     """A process on a host, with the part of the interface of `subprocess.Popen` that `engine.process` needs."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        self.held = held
-        self.pid = held.facts(int)
+    def __init__(self, remote_object: RemoteObject) -> None:
+        self.remote_object = remote_object
+        self.pid = remote_object.facts(int)
         self.returncode: int | None = None
-        self.stdin = _Input(held)
-        self.stdout = _Output(held)
-        self.stderr = _Errors(held)
+        self.stdin = _Input(remote_object)
+        self.stdout = _Output(remote_object)
+        self.stderr = _Errors(remote_object)
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self.held.call("poll")
+            self.returncode = self.remote_object.call("poll")
         return self.returncode
 
     def alive(self) -> bool:
@@ -344,21 +344,21 @@ class RemoteProcess:
         if self.returncode is None:
             timeout_s = _CALL_TIMEOUT_S if timeout is None else timeout
             try:
-                self.returncode = self.held.call("wait", timeout_s, timeout_s=timeout_s + _READ_TIMEOUT_S * 5)
+                self.returncode = self.remote_object.call("wait", timeout_s, timeout_s=timeout_s + _READ_TIMEOUT_S * 5)
             except HostLost:
                 self.returncode = -9
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(self.held.key, timeout or _CALL_TIMEOUT_S)
+            raise subprocess.TimeoutExpired(self.remote_object.key, timeout or _CALL_TIMEOUT_S)
         return self.returncode
 
     def kill(self) -> None:
         """Kill the process and its session."""
         try:
-            self.returncode = self.held.call("kill")
+            self.returncode = self.remote_object.call("kill")
             self.stderr.read()
         except HostLost:
             self.returncode = -9
-        self.held.drop()
+        self.remote_object.drop()
 
     end = kill
 
@@ -366,8 +366,8 @@ class RemoteProcess:
 class _Input:
     """The stdin of a process on a host."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        self._held = held
+    def __init__(self, remote_object: RemoteObject) -> None:
+        self._remote_object = remote_object
 
     def write(self, text: str) -> None:
         self._forward("write", text)
@@ -380,7 +380,7 @@ class _Input:
 
     def _forward(self, method: str, *arguments: Any) -> None:
         try:
-            self._held.call(method, *arguments)
+            self._remote_object.call(method, *arguments)
         except HostLost as error:
             raise BrokenPipeError(error.message) from error
 
@@ -388,15 +388,15 @@ class _Input:
 class _Output:
     """The stdout of a process on a host."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        self._held = held
+    def __init__(self, remote_object: RemoteObject) -> None:
+        self._remote_object = remote_object
         self._lines: list[str] = []
 
     def readline(self) -> str:
         """Read a line; empty at the end or if the host is lost."""
         while not self._lines:
             try:
-                self._lines = self._held.call("lines", _READ_TIMEOUT_S, timeout_s=_READ_TIMEOUT_S * 5)
+                self._lines = self._remote_object.call("lines", _READ_TIMEOUT_S, timeout_s=_READ_TIMEOUT_S * 5)
             except HostLost:
                 return ""
         return self._lines.pop(0)
@@ -405,14 +405,14 @@ class _Output:
 class _Errors(io.TextIOBase):
     """The stderr of a process on a host. The first read keeps the text, because it may be read again after the process was dropped."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        self._held = held
+    def __init__(self, remote_object: RemoteObject) -> None:
+        self._remote_object = remote_object
         self._text: str | None = None
 
     def read(self, size: int | None = -1, /) -> str:
         if self._text is None:
             try:
-                self._text = str(self._held.call("stderr"))
+                self._text = str(self._remote_object.call("stderr"))
             except HostLost:  # the next call to the host itself reports why
-                self._text = f"host {self._held.host.name} was lost"
+                self._text = f"host {self._remote_object.host.name} was lost"
         return self._text

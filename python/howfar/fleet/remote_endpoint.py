@@ -87,18 +87,18 @@ class HostsContext(BasePathContext):
         return process
 
     def read_log(self, process: PathProcess, log: str) -> str:
-        return str(cast(RemoteProcess, process).held.call("log"))
+        return str(cast(RemoteProcess, process).remote_object.call("log"))
 
     def listens(self, process: PathProcess, port_or_socket: int | Path) -> bool:
-        return cast(RemoteProcess, process).held.host.within(listens, process.pid, port_or_socket)
+        return cast(RemoteProcess, process).remote_object.host.within(listens, process.pid, port_or_socket)
 
     def watch_hops(self, hops: Sequence[Hop]) -> _RemoteHopWatch:
         by_host: dict[str, tuple[RemoteHost, dict[str, int]]] = {}
         for hop in hops:
             if hop.forks:
-                host = cast(RemoteProcess, hop.process).held.host
+                host = cast(RemoteProcess, hop.process).remote_object.host
                 by_host.setdefault(host.name, (host, {}))[1][hop.label] = hop.process.pid
-        watches = [host.hold(_HeldHopWatch, pids, called="hops") for host, pids in by_host.values()]
+        watches = [host.create(_HostedHopWatch, pids, called="hops") for host, pids in by_host.values()]
         readers = {hop.label: hop.count_connections for hop in hops if hop.count_connections is not None}
         return _RemoteHopWatch(watches, HopWatch(readers, _POLL_INTERVAL_S))
 
@@ -107,8 +107,8 @@ _POLL_INTERVAL_S = 0.25
 """Interval between polls by the driver; each poll costs the host about a millisecond."""
 
 
-class _HeldHopWatch(HopWatch):
-    """Held on a host: counts the processes of its hops, by process ID."""
+class _HostedHopWatch(HopWatch):
+    """Runs on a host: counts the processes of its hops, by process ID."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         super().__init__({label: partial(count_processes, pid) for label, pid in pids.items()})
@@ -121,7 +121,7 @@ class _HeldHopWatch(HopWatch):
 class _RemoteHopWatch:
     """A `connected_server.HopObserver` over all hosts."""
 
-    held: list[RemoteObject]
+    watches: list[RemoteObject]
     own_counts: HopWatch
     """Polls programs that report their number of connections."""
     _counts: dict[str, dict[str, int]] | None = None
@@ -129,7 +129,7 @@ class _RemoteHopWatch:
     def finish(self) -> dict[str, dict[str, int]]:
         if self._counts is None:
             self._counts = self.own_counts.finish()
-            for watch in self.held:
+            for watch in self.watches:
                 self._counts |= watch.call("finish")
                 watch.drop()
         return self._counts

@@ -208,9 +208,9 @@ def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Cloc
     with ExitStack() as stack:
         ports = {}
         for host in hosts:
-            held = host.hold(ClockServer, host.spec.address)
-            stack.callback(held.drop)
-            ports[host.name] = held.facts(int)
+            clock = host.create(ClockServer, host.spec.address)
+            stack.callback(clock.drop)
+            ports[host.name] = clock.facts(int)
         yield lambda host: read_clocks(host.spec.address, ports[host.name])
 
 

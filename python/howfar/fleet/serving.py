@@ -1,4 +1,4 @@
-"""Servers on the user's hosts. `Held…` classes run on a host; `Remote…` classes are their counterparts in the driver."""
+"""Servers on the user's hosts. `Hosted…` classes run on a host; `Remote…` classes are their counterparts in the driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from howfar.contract.messages import Target
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.server_receipt import ServerReceipt, SessionView
 from howfar.errors import LabError
 from howfar.fleet.node import WORK_DIRECTORY
 from howfar.fleet.remote import RemoteHost, RemoteObject
@@ -59,7 +59,7 @@ class ServerOrder:
         return replace(self, address=address, cpus=cpus, work=work)
 
 
-class HeldServer:
+class HostedServer:
     """Base of the objects that run a server on its host and execute the driver's requests to it."""
 
     _running: ServerProcess | None = None
@@ -90,8 +90,8 @@ class HeldServer:
     close = stop
 
 
-class HeldStore(HeldServer):
-    """Held on the server's host: a store with its data directory, and one running server at a time."""
+class HostedStore(HostedServer):
+    """Runs on the server's host: a store with its data directory, and one running server at a time."""
 
     def __init__(self, order: ServerOrder) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
@@ -138,13 +138,13 @@ class HeldStore(HeldServer):
 class RemoteServer:
     """The driver's counterpart of a `ServerProcess` that runs on a host: forwards requests to it."""
 
-    def __init__(self, held: RemoteObject, facts: RunningFacts) -> None:
-        self.held, self._session_probe = held, facts.session_probe
+    def __init__(self, remote_object: RemoteObject, facts: RunningFacts) -> None:
+        self.remote_object, self._session_probe = remote_object, facts.session_probe
         self.kind, self.version, self.pid = facts.kind, facts.version, facts.pid
         self.port, self.socket = facts.port, facts.socket
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self.held.call("call_server", method, arguments)
+        return self.remote_object.call("call_server", method, arguments)
 
     def alive(self) -> bool:
         try:
@@ -172,10 +172,10 @@ class RemoteServer:
 
     def certificates(self) -> CertificatePaths:
         """Paths of the certificates on the server's host."""
-        return cast(CertificatePaths, self.held.call("certificate_paths"))
+        return cast(CertificatePaths, self.remote_object.call("certificate_paths"))
 
     def ca_certificate(self) -> bytes:
-        return cast(bytes, self.held.call("certificates"))
+        return cast(bytes, self.remote_object.call("certificates"))
 
     def query(self, sql: str, called: str | None = None) -> list[Row]:
         return cast("list[Row]", self._ask("query", sql, *([] if called is None else [called])))
@@ -190,11 +190,11 @@ class RemoteServer:
         try:
             return client.within(_view_session, self._session_probe, target, tls)
         except LabError as error:
-            self.held.call("check_alive")
+            self.remote_object.call("check_alive")
             raise session_error(target, error) from error
 
     def stop(self) -> None:
-        self.held.call("stop")
+        self.remote_object.call("stop")
 
 
 def _view_session(session_probe: SessionProbe, target: Target, tls: tuple[str, str] | None) -> SessionView:
@@ -207,9 +207,11 @@ def _view_session(session_probe: SessionProbe, target: Target, tls: tuple[str, s
 
 def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
     """Find, initialise and load the server on its host. Raises ServerMissing, ServerCrashed, LabError."""
-    return host.hold(partial(HeldStore, order), timeout_s=PREPARE_TIMEOUT_S, called="server")
+    return host.create(partial(HostedStore, order), timeout_s=PREPARE_TIMEOUT_S, called="server")
 
 
-def start_server(held: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
+def start_server(remote_object: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
     """Start a fresh server on its host. Raises ServerCrashed, LabError."""
-    return RemoteServer(held, held.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
+    return RemoteServer(
+        remote_object, remote_object.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S)
+    )

@@ -20,7 +20,6 @@ from howfar.fleet.distances import (
     HostDistance,
     combine_receipts,
     enter_context,
-    find_rtt_violations,
     locate_host,
     measure_link,
     real_link_receipt,
@@ -34,7 +33,7 @@ from howfar.fleet.roles import RoleHosts, check_shared
 from howfar.fleet.server_facts import StoreFacts
 from howfar.fleet.server_group import OpenHostGroups, host_group_kind
 from howfar.fleet.serving import RemoteServer, ServerOrder, hold_server, start_server
-from howfar.fleet.user_server import HeldUserServer, UserServer
+from howfar.fleet.user_server import HostedUserServer, UserServer
 from howfar.lab.application import RunningApplication
 from howfar.lab.connected_server import (
     NO_PID,
@@ -57,6 +56,7 @@ from howfar.lab.trial_environment import MAIN, LabTrialEnvironment
 from howfar.paths import ClientEndpoint, find_path
 from howfar.paths import Path as NetworkPath
 from howfar.plan.factor import Level
+from howfar.plan.factors import IDLE, PATH, PLACEMENT, THREADS
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
@@ -130,8 +130,8 @@ class Hosts:
                 raise LabError(f"host {client_name} has {other_facts.kind} {other_facts.version}")
         except (LabError, ServerMissing) as error:
             self.warnings.append(f"hosts {server_name} and {client_name} did not exchange their roles: {error.message}")
-            if (held := self._servers.pop(client_name, None)) is not None:
-                held.drop()
+            if (server := self._servers.pop(client_name, None)) is not None:
+                server.drop()
             return
         self.swaps = True
 
@@ -170,15 +170,15 @@ class Hosts:
         for host in self._all_hosts():
             if host.name not in self._clocks:
                 host.within(_make_directories, [WORK_DIRECTORY, *map(_work_directory, self.request.auxiliary_servers)])
-                self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
+                self._clocks[host.name] = host.create(ClockServer, host.spec.address)
         self._hold_server(self.server_host)
 
     def _hold_server(self, host: RemoteHost) -> RemoteObject:
         """Return the server of a host, with its data; the first call prepares it. Raises LabError, ServerMissing."""
         request, tables = self.request, self._tables
         if host.name not in self._servers and self.user_server is not None:
-            self._servers[host.name] = host.hold(
-                HeldUserServer, self.user_server, tables, request.connections, called="server"
+            self._servers[host.name] = host.create(
+                HostedUserServer, self.user_server, tables, request.connections, called="server"
             )
         elif host.name not in self._servers:
             order = self._server_order(host)
@@ -386,11 +386,11 @@ class Hosts:
 
     @contextmanager
     def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[HostsTrialEnvironment]:
-        path = find_path(str(factors["path"]))
+        path = find_path(PATH.level_in(factors))
         spec = session_spec(factors)
         self.ready()
         client = self.server_host if path.machines == 1 else self.client_host
-        placement = str(factors.get("placement", self.request.placement))
+        placement = PLACEMENT.level_or_none(factors) or self.request.placement
         shares = self._shares[client.name]
         cpus = shares.server if path.machines == 1 and placement == "machines" else shares.client
         with ExitStack() as stack:
@@ -404,8 +404,8 @@ class Hosts:
             for server in (main, *auxiliary_servers):
                 server.begin(stack)
             application = self._start_application(factors, client, cpus, (main, *auxiliary_servers), stack)
-            level = str(factors.get("idle", "as-found"))
-            idle = _RemoteIdle.hold(level, client, self._participating_hosts(server_group, path, client), stack)
+            level = IDLE.level_in(factors)
+            idle = _RemoteIdle.start(level, client, self._participating_hosts(server_group, path, client), stack)
             yield self._build_environment(
                 server_group, main, tuple(auxiliary_servers), application, path, factors, client, cpus, real, idle
             )
@@ -462,7 +462,7 @@ class Hosts:
         application = host_applications().get(str(factors.get("application", "")))
         if application is None:
             return None
-        return application.start(client, cpus, int(factors.get("threads", 1)), servers, stack)
+        return application.start(client, cpus, THREADS.level_in(factors), servers, stack)
 
     def _observed_by_host(
         self,
@@ -479,7 +479,7 @@ class Hosts:
                 observed[self.server_host.name].append(Observed(role=role, pid=server.running.pid))
             for hop in server.endpoint.hops:
                 process = cast(RemoteProcess, hop.process)
-                observed[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
+                observed[process.remote_object.host.name].append(Observed(role="forwarder", pid=process.pid))
         for name, replica in zip(self.role_hosts.replicas, server_group.observed_processes(), strict=False):
             observed[name].append(replica)
         if application is not None:
@@ -623,11 +623,11 @@ class _HostsLoad:
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
         self._machines = [machines[name] for name in hosts]
-        self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
+        self._load_watches = [host.create(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:
-        loads: list[MachineLoad] = [watch.call("finish") for watch in self._held]
-        for watch in self._held:
+        loads: list[MachineLoad] = [watch.call("finish") for watch in self._load_watches]
+        for watch in self._load_watches:
             watch.drop()
         maxima = {
             name: max((value for load in loads if (value := getattr(load, name)) is not None), default=None)
@@ -666,32 +666,32 @@ class _RemoteIdle:
 
     client: str
     """Name of the first client's host, whose receipt corresponds to the laboratory's."""
-    held: Mapping[str, RemoteObject]
+    watches: Mapping[str, RemoteObject]
 
     @classmethod
-    def hold(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], stack: ExitStack) -> _RemoteIdle:
+    def start(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], stack: ExitStack) -> _RemoteIdle:
         """Apply an idle level on the hosts, until the stack closes. Raises LabError."""
 
-        def hold(host: RemoteHost) -> RemoteObject:
+        def start(host: RemoteHost) -> RemoteObject:
             if level == "polling":
-                stack.callback(host.hold(enter_context, keep_polling, called="polling").drop)
-            held = host.hold(IdleWatch, level, cpus_of(host), called="idle")
-            stack.callback(held.drop)
-            return held
+                stack.callback(host.create(enter_context, keep_polling, called="polling").drop)
+            watch = host.create(IdleWatch, level, cpus_of(host), called="idle")
+            stack.callback(watch.drop)
+            return watch
 
         with ThreadPoolExecutor(len(hosts)) as pool:
-            held_by_host = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
-        return cls(client.name, held_by_host)
+            watches_by_host = dict(zip((host.name for host in hosts), pool.map(start, hosts), strict=True))
+        return cls(client.name, watches_by_host)
 
     def _call_all(self, method: str) -> list[Any]:
-        with ThreadPoolExecutor(len(self.held)) as pool:
-            return list(pool.map(lambda watch: watch.call(method), self.held.values()))
+        with ThreadPoolExecutor(len(self.watches)) as pool:
+            return list(pool.map(lambda watch: watch.call(method), self.watches.values()))
 
     def begin(self) -> None:
         self._call_all("begin")
 
     def collect_receipt(self) -> IdleReceipt:
-        by_host: dict[str, IdleReceipt] = dict(zip(self.held, self._call_all("collect_receipt"), strict=True))
+        by_host: dict[str, IdleReceipt] = dict(zip(self.watches, self._call_all("collect_receipt"), strict=True))
         receipt = by_host[self.client].model_copy()
         receipt.hosts = by_host
         return receipt
@@ -742,7 +742,7 @@ class HostsTrialEnvironment(LabTrialEnvironment):
         if self.real is None:
             return CollectedReceipt(receipt, collected.violations)
         receipt.link = self.real
-        return CollectedReceipt(receipt, (*collected.violations, *find_rtt_violations(self.real)))
+        return CollectedReceipt(receipt, (*collected.violations, *self.real.rtt_change_violations()))
 
 
 @contextmanager

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from howfar.clients import Consent
 from howfar.contract.environment import DataFacts
 from howfar.contract.ping_messages import Target, TcpTarget
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.server_receipt import ServerReceipt, SessionView
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused, SqlSession
-from howfar.doctor.targets import Consent, TargetLogin
+from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.fleet.server_facts import RunningFacts, StoreFacts
@@ -105,8 +106,8 @@ def check_plan_for_user_server(plan: Plan) -> None:
         )
 
 
-class HeldUserServer:
-    """Held on the server's host, in place of a `serving.HeldStore`: queries the user's own server."""
+class HostedUserServer:
+    """Runs on the server's host, in place of a `serving.HostedStore`: queries the user's own server."""
 
     def __init__(self, user_server: UserServer, tables: Tables, connections: int) -> None:
         descriptors, login = allow_descriptors(connections), user_server.login

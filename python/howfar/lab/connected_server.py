@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 from typing import Protocol, cast
 
 from howfar.contract.messages import Observed, Receipt, Service, ServiceName, Target, TcpTarget, UnixTarget
-from howfar.contract.receipt import HopsReceipt, ServerReceipt, SessionView
+from howfar.contract.server_receipt import HopsReceipt, ServerReceipt, SessionReceipt, SessionView
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError, ServerCrashed, describe_exit_status
 from howfar.lab.certificates import KEY_TYPE, pinned_context
@@ -26,14 +26,10 @@ from howfar.lab.sockets import listens
 from howfar.lab.window import SocketDiag, parse_connections
 from howfar.paths import ClientEndpoint, Hop, Path, PathProcess
 from howfar.paths.path import Result, Row, Side
-from howfar.plan.factors import SESSION_SETTINGS
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, Trust
-
-_PROTOCOLS_WITHOUT_TLS_STATUS = ("resp2", "resp3", "memcached_text", "memcached_meta")
-"""Protocols in which a server reports nothing about TLS to its client."""
 
 
 def endpoint_target(endpoint: ClientEndpoint) -> Target:
@@ -42,59 +38,6 @@ def endpoint_target(endpoint: ClientEndpoint) -> Target:
         return UnixTarget(path=endpoint.socket)
     assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
     return TcpTarget(host=endpoint.host, port=endpoint.port)
-
-
-def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the engine's session and the requirements of path and cell, also of the settings that slices add: that a job
-    requests what its cell says is not assumed. A missing TLS version is accepted only if the protocol cannot report it."""
-    violations = []
-    address_family = session.address_family
-    expected_family = "unix" if endpoint.socket else "inet"
-    if address_family != expected_family:
-        violations.append(f"the session was of address family {address_family}, the path requires {expected_family}")
-    if endpoint.socket:
-        expected_peer = endpoint.socket
-        if session.peer_pid != endpoint.peer_pid:
-            violations.append(f"process {session.peer_pid} answered on the socket, not {endpoint.peer_pid}")
-    else:
-        expected_peer = f"{endpoint.host}:{endpoint.port}"
-    if session.peer_address != expected_peer:
-        violations.append(f"the session's peer was {session.peer_address}, the path leads to {expected_peer}")
-    # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
-    reports = [("server", session.tls_version), ("engine", session.tls_client_version)]
-    if session.protocol_mode in _PROTOCOLS_WITHOUT_TLS_STATUS:
-        del reports[0]  # `view_violations` checks the server's view of a second session instead
-    for reporter, version in reports:
-        if (version or None) != spec.tls_version:
-            violations.append(
-                f"for the {reporter} the session was {_describe_encryption(version)}, "
-                f"expected {_describe_encryption(spec.tls_version)}"
-            )
-    settings = (setting.difference(spec.settings.get(setting.field), session) for setting in SESSION_SETTINGS)
-    return (*violations, *filter(None, settings))
-
-
-def _describe_encryption(version: str | None) -> str:
-    return f"encrypted ({version})" if version else "in plain text"
-
-
-def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the server's view of our own session (its row in the process list, its TLS) and the request. Our client
-    cannot compress: if the server reports compression even for this session, its reports about compression cannot be trusted."""
-    violations = []
-    host = (view.host or "").partition(":")[0]
-    if host != endpoint.expected_client_host:
-        violations.append(
-            f"the server sees its client at {host!r}, the path comes from {endpoint.expected_client_host!r}"
-        )
-    version = view.ssl_version or None
-    if version != spec.tls_version:
-        violations.append(
-            f"the server says a session is {_describe_encryption(version)}, expected {_describe_encryption(spec.tls_version)}"
-        )
-    if view.compression not in (None, "OFF"):
-        violations.append("the server says the session is compressed")
-    return tuple(violations)
 
 
 def view_receipt(view: SessionView) -> SessionView:
@@ -169,32 +112,6 @@ class HopWatch:
 def watch_local_hops(hops: Sequence[Hop]) -> HopWatch:
     """Watch the hops whose processes are on this machine."""
     return HopWatch({hop.label: reader for hop in hops if (reader := hop_reader(hop)) is not None})
-
-
-def fork_violations(maxima: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
-    """Violations by hops that had fewer processes than connections. Unknown counts are not violations."""
-    if connections is None:
-        return ()
-    return tuple(
-        f"the forwarder of the {label.replace('_', ' ')} had {count} processes for {connections} connections"
-        for label, count in maxima.items()
-        if count is not None and count < connections
-    )
-
-
-def carried_violations(label: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
-    """Violations by a hop that did not carry all connections of the load, or carried no bytes. `carried`: growth of its counters since
-    the load began, and its maximum number of simultaneous connections."""
-    violations = []
-    connection_count = carried.get("connections_most", carried.get("connections"))
-    if connections is not None and connection_count is not None and connection_count < connections:
-        violations.append(f"{connection_count} connections went through it, not {connections}")
-    violations += [
-        f"it carried no {quantity.replace('_', ' ')}"
-        for quantity in ("bytes_to_server", "bytes_to_client")
-        if not carried[quantity]
-    ]
-    return tuple(f"the hop of the {label.replace('_', ' ')}: {violation}" for violation in violations)
 
 
 _READY_TIMEOUT_S = 20.0
@@ -390,8 +307,8 @@ class ConnectedServer:
         """Differences between the path and the request, according to the server and, if the engine's `session` is given, the
         engine."""
         spec = self.started.spec
-        violations = () if session is None else session_violations(self.endpoint, session, spec)
-        return (*violations, *view_violations(self.endpoint, self.view, spec))
+        violations = () if session is None else SessionReceipt.from_engine(session).violations(self.endpoint, spec)
+        return (*violations, *self.view.violations(self.endpoint, spec))
 
     def collect_proof(
         self, session: Receipt | None, commits: int | None = None, connections: int | None = None
@@ -417,8 +334,7 @@ class ConnectedServer:
         max_processes = {hop.label: maxima[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         labels = [hop.label for hop in self.endpoint.hops]
         receipt = HopsReceipt.model_validate(self.endpoint.facts)
-        receipt.hops, receipt.processes_most, receipt.connections = labels, max_processes, connections
-        violations = [*fork_violations(max_processes, connections)]
+        receipt.hops, receipt.max_processes, receipt.connections = labels, max_processes, connections
         # A label also names the host if that was lost.
         dead = [hop.label for hop in self.endpoint.hops if hop.process.poll() is not None]
         if dead:
@@ -426,8 +342,6 @@ class ConnectedServer:
         carried = {
             hop.label: self._counters_since_load(hop) for hop in self.endpoint.hops if hop.read_counters is not None
         }
-        for label, counts in carried.items():
-            violations += carried_violations(label, counts, connections)
         if carried:
             receipt.carried = carried
         peak_counts = {
@@ -438,7 +352,7 @@ class ConnectedServer:
         for hop in self.endpoint.hops:
             if hop.close_idle_connections is not None:
                 hop.close_idle_connections()
-        return receipt, tuple(violations)
+        return receipt, receipt.violations()
 
     def _counters_since_load(self, hop: Hop) -> dict[str, int]:
         """A hop's counters since the load began. Raises LabError."""

@@ -57,7 +57,7 @@ from howfar.lab.window import WatchTargets
 from howfar.paths import Path as NetworkPath
 from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.factor import Level
-from howfar.plan.factors import IDLE
+from howfar.plan.factors import IDLE, PATH, PLACEMENT, THREADS
 from howfar.plan.sessions import SessionSpec, session_spec
 
 __all__ = ["Lab", "LabRequest", "LabTrialEnvironment", "ReplicasSpec", "open_laboratory"]
@@ -224,8 +224,8 @@ class Lab:
 
     @contextmanager
     def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[LabTrialEnvironment]:
-        path = find_path(str(factors["path"]))
-        placement = str(factors.get("placement", self.request.placement))
+        path = find_path(PATH.level_in(factors))
+        placement = PLACEMENT.level_or_none(factors) or self.request.placement
         cpus = self.client_cpus(path, placement)
         link = self._shape_link(factors) if path.crosses_link else None
         client_host = self.client_host_for(path)
@@ -316,7 +316,7 @@ class Lab:
             return None
         if self._application is None:
             raise PlanError("this laboratory has no application", "Ask for it when building it.")
-        children = int(factors.get("threads", 1))
+        children = THREADS.level_in(factors)
         return stack.enter_context(self._application.open(self.work / name, client_launcher, children, servers))
 
     def _open_server_group(
@@ -340,7 +340,7 @@ class Lab:
     def _shape_link(self, factors: Mapping[str, Level]) -> Link:
         if self.link is None or self.network is None:
             raise SandboxForbidden(
-                f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
+                f"the path {PATH.level_in(factors)} needs a link", "Ask for it when building the laboratory."
             )
         spec = self.request.link.with_levels(factors)
         if not self.link.alive():  # the link died in the previous trial, which is void; this trial gets a new one
@@ -364,4 +364,4 @@ def connection_count(factors: Mapping[str, Level], request: LabRequest) -> int |
     """Number of connections that the load keeps open; None if unknown."""
     if not request.keeps_connections or "threads" not in factors:
         return None
-    return int(factors["threads"])
+    return THREADS.level_in(factors)

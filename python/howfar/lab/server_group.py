@@ -49,9 +49,9 @@ class ServerGroup:
     def begin(self) -> None:
         """Called right before the load. Raises LabError."""
 
-    def link_violations(self) -> list[str]:
+    def link_violations(self) -> tuple[str, ...]:
         """How the links between the servers deviate from the request so far."""
-        return []
+        return ()
 
     def watch(self, window: WindowWatch) -> WindowWatch:
         """Called when the measured window begins. Returns `window`, the watch of the environment, or a watch that adds to it."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from howfar.contract.messages import Observed, Receipt, RttResult, ServiceName, Target
-from howfar.contract.receipt import IdleReceipt, ServerReceipt, TcpSettings, TrialReceipt
+from howfar.contract.receipt import IdleReceipt, TcpSettings, TrialReceipt
+from howfar.contract.server_receipt import ServerReceipt
 from howfar.engine.process import Launcher
 from howfar.lab.connected_server import ConnectedServer, ServerProof, view_receipt
 from howfar.lab.counts import low_count_violations

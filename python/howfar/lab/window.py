@@ -441,7 +441,7 @@ def _build_window(targets: WatchTargets, readings: _Readings, link_cpu_ns: Mappi
         server=server_growth(*readings.server) if len(readings.server) == 2 else {},
         cpus_busy=busy_shares(readings.stat[0], readings.stat[-1], length_ns / 1e9, _TICKS_PER_S),
         link_cpu_ns=dict(link_cpu_ns),
-        looks_cpu_ns=readings.cost_ns,
+        sampling_cpu_ns=readings.cost_ns,
         timeouts=_growth_or_none(readings.timeouts),
     )
 

@@ -15,7 +15,7 @@ from howfar.contract.receipt import LinkCounters
 from howfar.contract.receipt_messages import Receipt
 from howfar.paths import is_local
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY, offered_per_s
+from howfar.plan.factors import ORDINARY, PATH, PLACEMENT, RATE_BPS, RTT_NS, THREADS, offered_per_s
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
@@ -96,12 +96,12 @@ class ArmFacts:
 
     @property
     def rate_bps(self) -> float | None:
-        rate = self.arm.factors.get("rate_bps")
+        rate = RATE_BPS.level_or_none(self.arm.factors)
         return float(rate) if isinstance(rate, int | float) else None
 
     @property
     def is_local(self) -> bool:
-        return is_local(self.arm.factors.get("path"))
+        return is_local(PATH.level_or_none(self.arm.factors))
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
@@ -119,7 +119,7 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     measured = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(record.transactions for record in measured)
     elapsed_ns = sum(record.elapsed_ns for record in measured)
-    threads = int(arm.factors.get("threads", 1))
+    threads = THREADS.level_in(arm.factors)
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
     client, server = _host_cpus(run, arm)
 
@@ -151,7 +151,7 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         wire_to_server=per_transaction(lambda counters: counters.to_server.wire_bytes),
         segments_to_client=per_transaction(lambda counters: counters.to_client.segments),
         segments_to_server=per_transaction(lambda counters: counters.to_server.segments),
-        rtt_s=median_s(link.rest_rtt_ns for _, link in links) or float(arm.factors.get("rtt_ns", 0)) / 1e9,
+        rtt_s=median_s(link.rest_rtt_ns for _, link in links) or RTT_NS.level_in(arm.factors) / 1e9,
         hosts_rtt_s=2 * median_s(link.compensate_ns for _, link in links),
         session=next((session for trial in trials if (session := trial.receipt.session) is not None), None),
     )
@@ -161,8 +161,8 @@ def _host_cpus(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
     """Processors of the client and of the server; the same host's for both if they are on one machine."""
     environment = run.info.environment
     server = HostCpus.from_environment(environment, "server")
-    placement = arm.factors.get("placement", environment.placement)
-    on_one_machine = placement == "machines" and is_local(arm.factors.get("path"))
+    placement = PLACEMENT.level_or_none(arm.factors) or environment.placement
+    on_one_machine = placement == "machines" and is_local(PATH.level_or_none(arm.factors))
     return server if on_one_machine else HostCpus.from_environment(environment, "client"), server
 
 

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
+from howfar import clients
 from howfar.errors import MissingError
 
-Row = dict[str, Any]
+Row = clients.Row
 """A row of an SQL server's answer: values by the names of the query's columns."""
 Result = TypeVar("Result")
 Side = Literal["client", "server", "hop"]

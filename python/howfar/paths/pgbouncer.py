@@ -19,7 +19,7 @@ from howfar.errors import LabError
 from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, Row, Side, find_program
 
 if TYPE_CHECKING:
-    import pg8000.native
+    from howfar.clients.postgresql import PostgresqlConnection
 
 Leg = Literal["socket", "tcp"]
 """Kind of PgBouncer's connections to clients, or to the server."""
@@ -221,7 +221,7 @@ class _PgBouncer:
         self._context.run_on(self._side, partial(_close_console, FilePath(self.socket)))
 
 
-_consoles: dict[str, pg8000.native.Connection] = {}
+_consoles: dict[str, PostgresqlConnection] = {}
 """Open connections to PgBouncer's console, by its socket, in the process that runs on PgBouncer's host."""
 
 
@@ -236,19 +236,16 @@ def _close_console(socket_path: FilePath) -> None:
 def _query_console(socket_path: str, command: str) -> list[Row]:
     """Run a command in PgBouncer's console, which admits the account that runs PgBouncer. Raises LabError."""
     # Imported here because every command imports the paths, but few commands open one.
-    import pg8000.native
-    from pg8000.exceptions import DatabaseError, InterfaceError
+    from howfar.clients.postgresql import ERRORS, PostgresqlConnection
 
     try:
         if socket_path not in _consoles:
-            _consoles[socket_path] = pg8000.native.Connection(
-                _PROGRAM, unix_sock=socket_path, database=_PROGRAM, ssl_context=False, timeout=_ANSWER_TIMEOUT_S
+            _consoles[socket_path] = PostgresqlConnection(
+                _PROGRAM, unix_sock=socket_path, database=_PROGRAM, timeout=_ANSWER_TIMEOUT_S
             )
-        rows = _consoles[socket_path].run(command) or []
-        names = [column["name"] for column in _consoles[socket_path].columns or ()]
-    except (DatabaseError, InterfaceError, OSError) as error:
+        return _consoles[socket_path].rows(command)
+    except ERRORS as error:
         raise LabError(f"PgBouncer's console does not answer {command}: {error}") from error
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _max_clients() -> int:

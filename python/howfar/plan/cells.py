@@ -16,6 +16,7 @@ from howfar.plan.factors import (
     FACTORS,
     LOAD,
     NAMINGS,
+    PATH,
     RATE_BPS,
     RTT_NS,
     SERVER_LINKS,
@@ -45,7 +46,7 @@ def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
     name = ", ".join(level_label(cell, factor) for factor in factors)
     leads = any(FACTORS[factor].leads_name for factor in varied)
-    return name.removeprefix(f"{cell['path']}, ") if leads and "path" not in varied else name
+    return name.removeprefix(f"{PATH.level_in(cell)}, ") if leads and "path" not in varied else name
 
 
 def level_label(cell: FactorLevels, name: str) -> str:
@@ -96,7 +97,7 @@ def _without_meaningless_levels(levels: dict[str, Level]) -> dict[str, Level]:
     """The levels without those that have no meaning together with the others."""
     cell = {name: level for name, level in levels.items() if FACTORS[name].applies(levels)}
     if TLS.level_in(cell) == "1.3-resumed" and CONNECT.level_in(cell) == "persistent":
-        cell["tls"] = "1.3"  # persistent connections have nothing to resume
+        cell[TLS.name] = "1.3"  # persistent connections have nothing to resume
     return cell
 
 

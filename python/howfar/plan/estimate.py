@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from howfar.plan.cells import NamedCell, cells
-from howfar.plan.factors import SERVER_LINKS
+from howfar.plan.factors import RATE_BPS, RTT_NS, SERVER_LINKS
 from howfar.plan.types import Plan
 from howfar.plan.workload import WORKLOADS
 
@@ -55,7 +55,11 @@ def estimate_cost(plan: Plan) -> Cost:
     timing = plan.timing
     block_ns = sum(_cell_cost_ns(plan, cell) for cell in plan_cells)
     trial_ns = block_ns // arms
-    links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in plan_cells if "rate_bps" in cell.factors}
+    links = {
+        (RTT_NS.level_in(cell.factors), RATE_BPS.level_in(cell.factors))
+        for cell in plan_cells
+        if "rate_bps" in cell.factors
+    }
     links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _server_links_ns(plan_cells)
     fixed_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)

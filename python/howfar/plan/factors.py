@@ -73,7 +73,7 @@ def tls_label(level: object) -> str:
 
 
 def _crosses(cell: FactorLevels) -> bool:
-    return crosses_link(cell["path"])
+    return crosses_link(PATH.level_in(cell))
 
 
 # ---------------------------------------------------------------- the registry

@@ -5,7 +5,7 @@ The laboratory checks receipts against these, and the runner builds the engine's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -31,6 +31,12 @@ class SessionSpec:
     def tls_version(self) -> str | None:
         """Version of TLS as servers name it: `TLSv1.3`."""
         return None if self.tls is None else f"TLSv{self.tls}"
+
+    def setting_differences(self, session: object) -> Iterator[str]:
+        """A sentence for each of `settings` that the engine's receipt `session` does not show."""
+        for setting in SESSION_SETTINGS:
+            if sentence := setting.difference(self.settings.get(setting.field), session):
+                yield sentence
 
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:

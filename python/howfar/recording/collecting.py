@@ -23,7 +23,7 @@ from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.other_programs import BlockWatch, RecordedPrograms
 from howfar.recording.record_tap import RecordTap
-from howfar.recording.recording import Connection, Digest, RecordingFile, RoundTrip, TimedPage
+from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.texts import phrase
 from howfar.stopping import raising_end_requests
 
@@ -126,9 +126,9 @@ def _needs_normal_priority(event: Recorded | RecordEnded | PacketsEnded) -> bool
 
 
 def _add_event(event: Recorded, file: RecordingFile, collected: CollectedEvents) -> None:
-    file.add_digests([Digest(**vars(digest)) for digest in event.digests])
-    file.add_round_trips([RoundTrip(page_id=None, **vars(trip)) for trip in event.round_trips])
-    file.add_connections([Connection(**vars(connection)) for connection in event.connections])
+    file.add_digests(event.digests)
+    file.add_round_trips(event.round_trips)
+    file.add_connections(event.connections)
     # Connections of unknown protocol, such as those without data, do not count.
     collected.protocols.update(
         connection.protocol for connection in event.connections if connection.protocol != "unknown"

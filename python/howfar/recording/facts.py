@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from howfar.contract.receipt import ReceiptPart
+from howfar.contract.receipt_part import ReceiptPart
 from howfar.recording.calibration import Placement, Rhythm
 from howfar.recording.other_programs import RecordedPrograms
 

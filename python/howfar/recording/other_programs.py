@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from howfar.contract.receipt import ProgramUse, ReceiptPart
+from howfar.contract.receipt import ProgramUse
+from howfar.contract.receipt_part import ReceiptPart
 from howfar.errors import HowfarError
 from howfar.other_programs import (
     MAX_REPEATS,

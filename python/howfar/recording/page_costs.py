@@ -13,9 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
+from howfar.contract.messages import RecordedConnection, RecordedDigest
 from howfar.recording.costs import PathCosts, SlowStartWindow
 from howfar.recording.kinds import TripKind, classify_round_trip
-from howfar.recording.recording import Connection, Digest, Recording, RoundTrip, TimedPage
+from howfar.recording.recording import Recording, RoundTrip, TimedPage
 from howfar.services import SERVICES
 
 
@@ -26,7 +27,7 @@ class Trip:
     number: int
     """Position among the round trips that the page waited for."""
     connection: int
-    digest: Digest | None
+    digest: RecordedDigest | None
     command: str
     kind: TripKind
     keys: int | None
@@ -368,7 +369,7 @@ def tap_ns(recording: Recording) -> float:
     return recording.facts.tap_ns or 0
 
 
-def _opened_connections(page: TimedPage, recording: Recording) -> list[Connection]:
+def _opened_connections(page: TimedPage, recording: Recording) -> list[RecordedConnection]:
     """Connections that the page opened."""
     connection_ids = {trip.connection_id for trip in page.round_trips}
     connections = [
@@ -379,7 +380,7 @@ def _opened_connections(page: TimedPage, recording: Recording) -> list[Connectio
     return [connection for connection in connections if connection.opened_ns >= page.begun_ns]
 
 
-def _unrecorded_connect_round_trips(connection: Connection, page: TimedPage, target: PathCosts) -> int:
+def _unrecorded_connect_round_trips(connection: RecordedConnection, page: TimedPage, target: PathCosts) -> int:
     """Number of round trips of a connect that are neither recorded nor included in the target path's connect time."""
     recorded = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
     unrecorded = max(connection.login_round_trips - len(recorded), 0)

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import attrgetter
@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
+from howfar.contract.messages import RecordedConnection, RecordedDigest, RecordedRoundTrip
 from howfar.errors import RunFileError
 from howfar.file_kinds import RECORDING
 from howfar.recording.facts import RecordingFacts
@@ -44,7 +45,7 @@ _SMALL_REQUEST = 1448
 """Bytes of one segment: Nagle's algorithm delays nothing larger."""
 _ACK_WAIT_NS = (38_000_000, 60_000_000)
 """Shortest and longest time between two writes that is attributed to a delayed acknowledgement of 40 ms."""
-Phase = Literal["connect", "operation", "hidden", "close"]
+_PHASES: tuple[str, ...] = get_args(RecordedRoundTrip.model_fields["phase"].annotation)
 """`hidden`: inside TLS, soon after its handshake, where a login cannot be distinguished from an operation."""
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
@@ -74,52 +75,10 @@ def _create_tables_sql(version: int = FORMAT) -> str:
     return _TABLES.format(pages_since_2=", failed INTEGER" if version > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A connection of the application to its server."""
+class RoundTrip(RecordedRoundTrip):
+    """A recorded round trip with its page. Without an answer, all four times are that of the last request."""
 
-    id: int
-    protocol: str
-    opened_ns: int
-    closed_ns: int | None
-    pid: int | None
-    uid: int | None
-    tls: bool
-    login_round_trips: int
-    """Round trips of phase `connect`, including the server's greeting; with TLS this is a lower bound."""
-    login_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A statement with `?` for its literals, or a command's name."""
-
-    id: int
-    protocol: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """Bytes to the server, with one or more requests, and the bytes of the answer. Without an answer, all four times are that of the
-    last request."""
-
-    id: int
-    connection_id: int
-    page_id: int | None
-    begun_ns: int
-    sent_ns: int
-    answered_ns: int
-    ended_ns: int
-    bytes_to_server: int
-    bytes_to_client: int
-    requests: int
-    command: str
-    digest_id: int | None
-    keys: int | None
-    phase: Phase
-    rows: int | None
-    failed: bool
+    page_id: int | None = None
     server_ns: int = 0
     """Time from the request's last byte to the answer's last, minus `RecordingFacts.floor_ns`; derived."""
     gap_ns: int = 0
@@ -194,13 +153,13 @@ class Recording:
     """A complete recording in memory."""
 
     facts: RecordingFacts
-    connections: tuple[Connection, ...] = ()
-    digests: tuple[Digest, ...] = ()
+    connections: tuple[RecordedConnection, ...] = ()
+    digests: tuple[RecordedDigest, ...] = ()
     round_trips: tuple[RoundTrip, ...] = ()
     """All round trips, ordered by their beginning, including those that belong to no page."""
     pages: tuple[TimedPage, ...] = ()
-    digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
-    connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
+    digest_by_id: Mapping[int, RecordedDigest] = field(default_factory=dict)
+    connection_by_id: Mapping[int, RecordedConnection] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of pages that were removed as unusable, by name and reason."""
     is_verified: bool = True
@@ -214,9 +173,12 @@ class Recording:
         return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
-# attrgetter is many times faster than `dataclasses.astuple`, which copies. The application runs on the same machine meanwhile.
-_connection_row, _digest_row = (attrgetter(*(column.name for column in fields(kind))) for kind in (Connection, Digest))
-_round_trip_row = attrgetter(*(column.name for column in fields(RoundTrip)[:-2]))
+_ROUND_TRIP_COLUMNS = ("page_id", *RecordedRoundTrip.model_fields)
+_ROUND_TRIP_FIELDS = set(RoundTrip.model_fields)
+# attrgetter is many times faster than a copy of each value. The application runs on the same machine meanwhile.
+_connection_row, _digest_row, _recorded_row = (
+    attrgetter(*kind.model_fields) for kind in (RecordedConnection, RecordedDigest, RecordedRoundTrip)
+)
 _page_row = attrgetter(*(column.name for column in fields(TimedPage)[:-2]))
 
 
@@ -250,16 +212,19 @@ class RecordingFile:
         """Add or replace facts."""
         self._insert_rows("facts", _encode_facts(facts))
 
-    def add_connections(self, connections: Iterable[Connection]) -> None:
+    def add_connections(self, connections: Iterable[RecordedConnection]) -> None:
         """Add connections, or replace those that have changed."""
-        self._insert_rows("connections", [_connection_row(connection) for connection in connections])
+        self._insert_rows(
+            "connections", [_connection_row(connection) for connection in connections], RecordedConnection.model_fields
+        )
 
-    def add_digests(self, digests: Iterable[Digest]) -> None:
-        self._insert_rows("digests", [_digest_row(digest) for digest in digests])
+    def add_digests(self, digests: Iterable[RecordedDigest]) -> None:
+        self._insert_rows("digests", [_digest_row(digest) for digest in digests], RecordedDigest.model_fields)
 
-    def add_round_trips(self, round_trips: Iterable[RoundTrip]) -> None:
+    def add_round_trips(self, round_trips: Iterable[RecordedRoundTrip]) -> None:
         """Add round trips, without derived values."""
-        self._insert_rows("round_trips", [_round_trip_row(trip) for trip in round_trips])
+        rows = [(getattr(trip, "page_id", None), *_recorded_row(trip)) for trip in round_trips]
+        self._insert_rows("round_trips", rows, _ROUND_TRIP_COLUMNS)
 
     def add_pages(self, pages: Iterable[TimedPage]) -> None:
         """Add pages, without the round trips that refer to them."""
@@ -338,13 +303,15 @@ class RecordingFile:
         for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
             self.path.with_name(name).unlink(missing_ok=True)
 
-    def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]], columns: Iterable[str] = ()) -> None:
+        """Add or replace rows. `columns`: their names in the order of the values; without them, all of the table in its order."""
         if not rows:
             return
+        names = f" ({', '.join(columns)})" if columns else ""
         placeholders = ", ".join("?" * len(rows[0]))
         with translate_errors(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
-            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", rows)
+            self._db.executemany(f"INSERT OR REPLACE INTO {table}{names} VALUES ({placeholders})", rows)
             self._db.execute("COMMIT")
 
 
@@ -392,16 +359,26 @@ def read(path: Path) -> Recording:
             check_structure(db, path)
             _check_values(db, path)
         connections = tuple(
-            Connection(*(*row[:6], bool(row[6]), *row[7:]))
-            for row in db.execute("SELECT * FROM connections ORDER BY id")
+            RecordedConnection(**values)
+            for values in _named_rows(db, RecordedConnection.model_fields, "connections ORDER BY id")
         )
-        digests = tuple(Digest(*row) for row in db.execute("SELECT * FROM digests ORDER BY id"))
+        digests = tuple(
+            RecordedDigest(**values) for values in _named_rows(db, RecordedDigest.model_fields, "digests ORDER BY id")
+        )
         trips = [
-            (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
+            {**values, "failed": bool(values["failed"])}
+            for values in _named_rows(db, _ROUND_TRIP_COLUMNS, "round_trips ORDER BY begun_ns, sent_ns, id")
         ]
         pages = [_page_from_row(row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
         facts = RecordingFacts.model_validate(values)
         return replace(_join_rows(facts, connections, digests, trips, pages), is_verified=stored_checksum is not None)
+
+
+def _named_rows(db: sqlite3.Connection, columns: Iterable[str], source: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table as values by column. `source`: the table and its order."""
+    names = tuple(columns)
+    for row in db.execute(f"SELECT {', '.join(names)} FROM {source}"):
+        yield dict(zip(names, row, strict=True))
 
 
 _CHECKSUM = "checksum"
@@ -437,7 +414,7 @@ _IMPOSSIBLE_VALUES = {
     f" OR method NOT IN ({', '.join(map(repr, get_args(PageMethod)))})",
     "round trip": "FROM round_trips WHERE begun_ns < 0 OR sent_ns < begun_ns OR answered_ns < sent_ns OR ended_ns < answered_ns"
     " OR min(bytes_to_server, bytes_to_client, requests, ifnull(rows, 0)) < 0"
-    f" OR phase NOT IN ({', '.join(map(repr, get_args(Phase)))})"
+    f" OR phase NOT IN ({', '.join(map(repr, _PHASES))})"
     " OR digest_id NOT IN (SELECT id FROM digests)",
 }
 """SQL that finds impossible values. A connection may be missing: it has no row if it was open when the recorder was killed."""
@@ -459,9 +436,9 @@ def _page_from_row(row: Sequence[Any]) -> TimedPage:
 
 def _join_rows(
     facts: RecordingFacts,
-    connections: tuple[Connection, ...],
-    digests: tuple[Digest, ...],
-    rows: Sequence[tuple[Any, ...]],
+    connections: tuple[RecordedConnection, ...],
+    digests: tuple[RecordedDigest, ...],
+    rows: Sequence[dict[str, Any]],
     pages: Sequence[TimedPage],
 ) -> Recording:
     floor_ns = facts.floor_ns or 0
@@ -470,22 +447,25 @@ def _join_rows(
         processes = {connection.id: connection.pid for connection in connections}
         assignment = _assign_round_trips(
             [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
-            [(row[0], processes.get(row[1]), row[3], row[1], row[13]) for row in rows],
+            [
+                (row["id"], processes.get(row["connection_id"]), row["begun_ns"], row["connection_id"], row["phase"])
+                for row in rows
+            ],
         )
-        rows = [(*row[:2], assignment.pages[row[0]], *row[3:]) for row in rows]
+        rows = [{**row, "page_id": assignment.pages[row["id"]]} for row in rows]
         contested = assignment.contested
     last_end_ns = {page.id: page.begun_ns for page in pages}
     trips_by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
     for row in rows:
-        trip = RoundTrip(*row)
         gap_ns = 0
-        if trip.page_id is not None:
-            previous_end_ns = last_end_ns.get(trip.page_id, trip.begun_ns)
-            gap_ns = max(trip.begun_ns - previous_end_ns, 0)
-            last_end_ns[trip.page_id] = max(previous_end_ns, trip.ended_ns)
-        server_ns = max(trip.ended_ns - trip.sent_ns - floor_ns, 0)
-        trip = RoundTrip(*(*row, server_ns, gap_ns))
+        if (page_id := row["page_id"]) is not None:
+            previous_end_ns = last_end_ns.get(page_id, row["begun_ns"])
+            gap_ns = max(row["begun_ns"] - previous_end_ns, 0)
+            last_end_ns[page_id] = max(previous_end_ns, row["ended_ns"])
+        server_ns = max(row["ended_ns"] - row["sent_ns"] - floor_ns, 0)
+        # Not validated: the values were when they were written. The shared set halves the memory of many round trips.
+        trip = RoundTrip.model_construct(_ROUND_TRIP_FIELDS, **row, server_ns=server_ns, gap_ns=gap_ns)
         trips.append(trip)
         if trip.page_id is not None:
             trips_by_page[trip.page_id].append(trip)

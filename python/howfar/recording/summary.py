@@ -145,7 +145,7 @@ class RecordingSummary(Part):
     """Time from the first round trip to the end of the last one."""
 
 
-def summarize(recording: Recording) -> RecordingSummary:
+def summarise_recording(recording: Recording) -> RecordingSummary:
     """Compute the figures of a recording."""
     facts = recording.facts
     tap_cost_us = tap_us(facts)

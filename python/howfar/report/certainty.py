@@ -11,7 +11,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
 from howfar.analysis.disturbance import MUCH_DISTURBED_SHARE
 from howfar.analysis.summary import Summary
-from howfar.findings import Finding, Texts, capital, fill, join, join_clauses
+from howfar.findings import Finding, capital, fill, join, join_clauses
 from howfar.other_programs import program_name
 from howfar.report.figures import (
     baseline_name,
@@ -23,60 +23,10 @@ from howfar.report.figures import (
     void_cause,
     widest_interval,
 )
-from howfar.report.texts import WARNINGS
+from howfar.report.texts import CERTAINTY, DOUBTS, WARNINGS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole, StopReason
-
-TEXTS: Texts = {
-    # Before an answer of poor certainty.
-    "probably": "probably:",
-    "observed": "in this run,",
-    # Without an answer.
-    "missing": "Not yet: too few measurements for intervals",
-    "resume": "howfar resume FILE",
-    "resume-stopped": "howfar resume FILE --time-budget {minutes}min",
-    # What to do before the command that gets an answer, and how long that takes.
-    "to-answer": "For an answer, {quiet:?first {quiet}; then }measure {duration}",
-    "to-continue": "For an answer, {quiet:?first {quiet}; then }continue this run, unless it is being measured now, {duration}",
-    "stop-programs": "stop other programs{named}",
-    "wait-for-quiet": "wait until this machine is quiet",
-    "more-time": "for up to {minutes} more minutes{enough:?, which is usually enough}",
-    "remaining": "for {remaining} more",
-    "rest-of-time": "for the rest of the run's time budget",
-    # How sure.
-    "sure": "{verdict}: {measured}",
-    "doubtful": "{verdict}, because of {warnings}; {measured}",
-    "measured": "everything was measured {few:?only }{most:of time}, once in each block",
-    "measured-unevenly": "everything was measured {few:?only }{fewest} to {most} times, once in each block",
-    "floor": "differences in throughput below {floor} are too close to call: {reason}",
-    "floor-of-arms": "differences in throughput below {floor} are too close to call: {reason}; for {arms}, those below {most}",
-    "same-path": "the same path measured twice may differ that much",
-    "chance": "1 of {claims:of comparison} may differ that much by chance",
-    "very-wide": "{arm} may make anything from {low:n} to {high:n} times the {units}/s of {baseline}",
-    "ratios": "ratios are means over blocks, so dividing the figures of two rows gives slightly different ones",
-    "no-interval": "{arms} had too few good measurements to tell anything{cause:?, because others were void: {cause}}",
-    "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
-    "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
-    "busy": "other work kept this machine busy",
-    "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
-    "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
-    "{disturbed} of {known:of trial}",
-    "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which {fate}",
-    "again": "{one:?was}{several:?were} measured again",
-    "out": "{one:?does}{several:?do} not count",
-    "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
-    "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
-}
-_DOUBTS = {
-    Diagnostic.DISTURBED: "void trials in every block",
-    Diagnostic.BUSY_MACHINE: "other work on this machine",
-    Diagnostic.AA_EXCLUDES_ONE: "two measurements of the same path that differ",
-    Diagnostic.CONTROL_MISSED: "a control that missed a known effect",
-    Diagnostic.LINK_NOT_AS_REQUESTED: "a link that was not as requested",
-    Diagnostic.CLIENT_LIMITED: "a load generator at its limit",
-}
-"""Warnings that put the answer into question, the most serious first."""
 
 
 def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> str:
@@ -86,15 +36,15 @@ def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[s
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
     if summary.answer.is_missing:
-        return join_clauses((TEXTS["missing"], *_busy(summary), *_unused(summary), *_disturbance(summary)))
+        return join_clauses((CERTAINTY["missing"], *_busy(summary), *_unused(summary), *_disturbance(summary)))
     if not summary.good_trials:
         return ""
     width, counts = _width(summary, is_about_ratios), _counts(summary)
     doubts, fewest, most = _doubts(summary), min(counts), max(counts)
     verdict = _verdict(summary, fewest, width)
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
-    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], **figures)
-    start = fill(TEXTS["doubtful" if doubts else "sure"], verdict=verdict, warnings=join(doubts), measured=measured)
+    measured = fill(CERTAINTY["measured" if fewest == most else "measured-unevenly"], **figures)
+    start = fill(CERTAINTY["doubtful" if doubts else "sure"], verdict=verdict, warnings=join(doubts), measured=measured)
     return join_clauses((start, *_precision(summary, width), *proofs, *_unused(summary), *_disturbance(summary)))
 
 
@@ -102,7 +52,7 @@ def command_for_answer(summary: Summary) -> str:
     """The command that measures as much as an answer needs. Empty: there is an answer."""
     if not summary.answer.is_missing:
         return ""
-    return fill(TEXTS["resume-stopped" if summary.stop in _ENDED else "resume"], minutes=more_minutes(summary))
+    return fill(CERTAINTY["resume-stopped" if summary.stop in _ENDED else "resume"], minutes=more_minutes(summary))
 
 
 _ENDED = (StopReason.TIME, StopReason.BLOCKS)
@@ -123,11 +73,11 @@ def more_minutes(summary: Summary) -> int:
 def what_answers(summary: Summary, remaining: str = "") -> str:
     """What to do for an answer, before the command: `For an answer, first stop other programs, such as cargo (pid 4711); then measure
     for up to 10 more minutes`. `remaining`: how long a run that has not ended continues. Empty: unknown."""
-    rest = fill(TEXTS["remaining"], remaining=remaining) if remaining else TEXTS["rest-of-time"]
-    more = fill(TEXTS["more-time"], minutes=more_minutes(summary), enough=summary.missing_s is not None)
+    rest = fill(CERTAINTY["remaining"], remaining=remaining) if remaining else CERTAINTY["rest-of-time"]
+    more = fill(CERTAINTY["more-time"], minutes=more_minutes(summary), enough=summary.missing_s is not None)
     duration = more if summary.stop in _ENDED else rest
     return fill(
-        TEXTS["to-continue" if summary.stop is None else "to-answer"],
+        CERTAINTY["to-continue" if summary.stop is None else "to-answer"],
         quiet=before_measuring(summary),
         duration=duration,
     )
@@ -141,9 +91,9 @@ def before_measuring(summary: Summary) -> str:
     programs = [program for part in (disturbance, unused) if part is not None for program in part.programs]
     are_known = summary.others_cpus is not None if disturbance is None else disturbance.are_seen
     if not programs and are_known:
-        return TEXTS["wait-for-quiet"]  # the kernel or short-lived processes used the CPUs
+        return CERTAINTY["wait-for-quiet"]  # the kernel or short-lived processes used the CPUs
     named = f", such as {program_name(programs[0].name, *programs[0].pids)}" if programs else ""
-    return fill(TEXTS["stop-programs"], named=named)
+    return fill(CERTAINTY["stop-programs"], named=named)
 
 
 def _is_disturbed(summary: Summary) -> bool:
@@ -179,7 +129,7 @@ def _counts(summary: Summary) -> list[int]:
 def _doubtful_sentence(summary: Summary) -> str:
     """The answer with a doubt before it. Clauses that then exceed `MAX_WORDS` are left out."""
     answer = summary.answer
-    doubt = TEXTS["observed" if has_only_faults(summary) else "probably"]
+    doubt = CERTAINTY["observed" if has_only_faults(summary) else "probably"]
     clauses = f"{doubt} {_continued(answer.sentence)}".split("; ")
     while len(clauses) > 1 and len("; ".join(clauses).split()) > MAX_WORDS:
         clauses.pop()
@@ -224,15 +174,15 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     if width > 1:
         yield _very_wide(summary)
     elif summary.noise_floor is None:
-        yield TEXTS["no-floor" if summary.aa_ratio is None else "wide-floor"]
+        yield CERTAINTY["no-floor" if summary.aa_ratio is None else "wide-floor"]
     else:
         yield _close_calls(summary)
     if any(map(_is_claim, summary.answer.findings)) and ratios_differ_from_rows(summary):
-        yield TEXTS["ratios"]
+        yield CERTAINTY["ratios"]
     cells = (cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER)
     arms = [cell.arm for cell in cells if cell.ratio is not None and cell.ratio.low is None]
     if 0 < len(arms) <= MAX_ARMS_NAMED:
-        yield fill(TEXTS["no-interval"], arms=join(arms), cause=void_cause(summary))
+        yield fill(CERTAINTY["no-interval"], arms=join(arms), cause=void_cause(summary))
 
 
 def _very_wide(summary: Summary) -> str:
@@ -240,7 +190,7 @@ def _very_wide(summary: Summary) -> str:
     cell = max(compared_cells(summary), key=lambda cell: half_width(cell.ratio) or 0.0 if cell.ratio else 0.0)
     assert cell.ratio is not None, "a compared cell has a ratio"
     names = {"arm": cell.arm, "baseline": baseline_name(summary), "units": summary.operation_unit}
-    return fill(TEXTS["very-wide"], low=cell.ratio.low, high=cell.ratio.high, **names)
+    return fill(CERTAINTY["very-wide"], low=cell.ratio.low, high=cell.ratio.high, **names)
 
 
 def least_resolved(summary: Summary) -> float:
@@ -249,7 +199,9 @@ def least_resolved(summary: Summary) -> float:
     cells = (
         cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER and not cell.resolution.is_difference
     )
-    widths = (half_width(simultaneous(cell.ratio, summary.claims)) or 0.0 for cell in cells if cell.ratio is not None)
+    widths = (
+        half_width(simultaneous(cell.ratio, summary.comparisons)) or 0.0 for cell in cells if cell.ratio is not None
+    )
     return max(summary.noise_floor or 0.0, summary.link_noise_floor or 0.0, *widths)
 
 
@@ -259,7 +211,7 @@ def _close_calls(summary: Summary) -> str:
     cells = [cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER and cell.ratio is not None]
     smallest = min((_difference(cell.ratio) for cell in cells if cell.resolution.is_difference), default=math.inf)
     margins = {
-        cell.arm: half_width(simultaneous(cell.ratio, summary.claims)) or 0.0
+        cell.arm: half_width(simultaneous(cell.ratio, summary.comparisons)) or 0.0
         for cell in cells
         if cell.ratio is not None and not cell.resolution.is_difference
     }
@@ -268,14 +220,16 @@ def _close_calls(summary: Summary) -> str:
     most = max([floor, link_floor, *(margin for arm, margin in margins.items() if arm not in wide)])
     figures = {
         "floor": floors_text(floor, link_floor) if link_floor > smallest else noise_floor_text(most),
-        "reason": fill(TEXTS["same-path" if most <= max(floor, link_floor) else "chance"], claims=summary.claims),
+        "reason": fill(
+            CERTAINTY["same-path" if most <= max(floor, link_floor) else "chance"], comparisons=summary.comparisons
+        ),
     }
     if not wide:
-        return fill(TEXTS["floor"], **figures)
+        return fill(CERTAINTY["floor"], **figures)
     names = fill(WARNINGS["some cells"], count=len(wide), cells=len(cells))
     if len(wide) <= MAX_ARMS_NAMED:
         names = "; ".join(wide) if any(", " in arm for arm in wide) else join(list(wide))
-    return fill(TEXTS["floor-of-arms"], **figures, arms=names, most=noise_floor_text(max(wide.values())))
+    return fill(CERTAINTY["floor-of-arms"], **figures, arms=names, most=noise_floor_text(max(wide.values())))
 
 
 def _difference(ratio: Estimate | None) -> float:
@@ -294,9 +248,9 @@ def _unused(summary: Summary) -> Iterator[str]:
     if (unused := summary.unused) is None or not unused.programs:
         return
     first = unused.programs[0]
-    fate = TEXTS["out" if unused.left_out else "again"]
+    fate = CERTAINTY["out" if unused.left_out else "again"]
     yield fill(
-        TEXTS["unused"],
+        CERTAINTY["unused"],
         program=program_name(first.name, *first.pids),
         most=first.max_cpus,
         cpus=unused.machine_cpus or 1,
@@ -314,16 +268,18 @@ def _disturbance(summary: Summary) -> Iterator[str]:
         first = disturbance.programs[0]
         figures["program"] = program_name(first.name, *first.pids)
         figures |= {"mostly": int(first.share >= _MOSTLY_SHARE), "among": int(first.share < _MOSTLY_SHARE)}
-    yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
+    yield fill(CERTAINTY["disturbed-by" if disturbance.programs else "disturbed"], **figures)
     for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:
         name = "quiet" if quiet.resolution.is_difference else "quiet-unresolved"
-        yield fill(TEXTS[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference, units=summary.operation_unit)
+        yield fill(
+            CERTAINTY[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference, units=summary.operation_unit
+        )
 
 
 def _busy(summary: Summary) -> Iterator[str]:
     """That the machine was busy, where no count of disturbed trials says so."""
     if summary.disturbance is None and Diagnostic.BUSY_MACHINE in summary.warnings:
-        yield TEXTS["busy"]
+        yield CERTAINTY["busy"]
 
 
 def is_busy_by_programs(summary: Summary) -> bool:
@@ -339,7 +295,7 @@ def _doubts(summary: Summary) -> list[str]:
     warnings = _warnings(summary) - said
     if not any(map(_has_other_link, summary.cells)):
         warnings -= {Diagnostic.LINK_NOT_AS_REQUESTED}
-    return [name for doubt, name in _DOUBTS.items() if doubt in warnings]
+    return [name for doubt, name in DOUBTS.items() if doubt in warnings]
 
 
 def _has_other_link(cell: CellSummary) -> bool:

@@ -32,6 +32,9 @@ Axis = TypeVar("Axis", bound="alt.X | alt.Y")
 ROW_HEIGHT = 44
 """Height of one arm's row, pixels."""
 
+LOG_SCALE = "log scale"
+"""In the title of a logarithmic axis."""
+
 LABEL_GAP, LABEL_SIZE = 15, 12
 """Least distance of two labels, and the size of their letters, in pixels."""
 
@@ -101,7 +104,8 @@ def axis(
 def log_axis(
     kind: type[Axis], field: str, title: str | None, domain: tuple[float, float], format: str = ",.3~r", **options: Any
 ) -> Axis:
-    """A channel of numbers on a logarithmic scale with its ticks at round numbers."""
+    """A channel of numbers on a logarithmic scale, which its title says, with its ticks at round numbers."""
+    title = f"{title} ({LOG_SCALE})" if title else title
     return axis(kind, field, title, domain, 10, values=log_ticks(*domain), format=format, **options)
 
 
@@ -184,16 +188,27 @@ def spread_labels(values: Sequence[float], domain: tuple[float, float], height: 
 
 def label_layers(rows: Rows, x: Any, y: Any, colour: Any, domain: tuple[float, float], height: int) -> list[Any]:
     """Layers of texts next to marks, each on an outline in the page's colour. Rows have `text` and `place`, the height of their mark;
-    those that share the field of `x` are moved up where they would cover each other. `y` is a channel of `place`."""
+    those that share the field of `x` are moved up where they would cover each other. Texts stand to the right of their marks; those of
+    rows that are `inner` stand above, where no line leaves the mark. `y` is a channel of `place`."""
     field = x.to_dict()["field"]
     placed: Rows = []
     for x_value in dict.fromkeys(row[field] for row in rows):
         here = [row for row in rows if row[field] == x_value]
         places = spread_labels([row["place"] for row in here], domain, height)
         placed += [row | {"place": place} for row, place in zip(here, places, strict=True)]
-    text = data(placed).mark_text(align="left", dx=8, fontSize=LABEL_SIZE).encode(x=x, y=y, text="text:N")
     halo = alt.value(palette.HALO)
-    return [text.encode(color=halo, stroke=halo, strokeWidth=alt.value(5)), text.encode(color=colour)] if rows else []
+    outlines: list[Any] = []
+    texts: list[Any] = []
+    positions: tuple[tuple[bool, VegaLite], ...] = (
+        (False, {"align": "left", "dx": 8}),
+        (True, {"align": "center", "dy": -12}),
+    )
+    for is_inner, position in positions:
+        if here := [row for row in placed if bool(row.get("inner")) is is_inner]:
+            text = data(here).mark_text(fontSize=LABEL_SIZE, **position).encode(x=x, y=y, text="text:N")
+            outlines.append(text.encode(color=halo, stroke=halo, strokeWidth=alt.value(4)))
+            texts.append(text.encode(color=colour))
+    return [*outlines, *texts]
 
 
 def _apart(labels: Rows, x_value: float, domain: tuple[float, float], height: int) -> Rows:
@@ -243,6 +258,7 @@ def labelled_lines(
         for row in rows
     ]
     last = {line[-1][0] for line in lines.values() if line}
+    labels = [row | {"inner": row["x"] not in last} for row in labels]
     labels = [row for row in labels if row["x"] in last or row in _apart(labels, row["x"], domain, height)]
     labels += [{"name": name, "x": x_value, "place": domain[1], "text": text} for name, x_value, text in top_labels]
     key = legend(2, symbolOpacity=1) if narrow else None
@@ -351,11 +367,22 @@ def stacked_bars(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks at 1, 2 and 5 in each decade; only at 1 if `high / low` is 200 or more."""
+    """Ticks at 1, 2 and 5 in each decade; only at 1 if `high / low` is 200 or more. If these are fewer than `_MIN_TICKS`, further
+    numbers."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    leading = (1, 2, 5) if high / low < 200 else (1,)
-    ticks = [lead * 10.0**decade for decade in decades for lead in leading]
-    return [tick for tick in ticks if low <= tick <= high]
+    leadings = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), tuple(1 + tenth / 10 for tenth in range(90)))
+    ticks: list[float] = []
+    for leading in ((1.0,), *leadings) if high / low >= 200 else leadings:
+        ticks = [
+            tick for decade in decades for lead in leading if low <= (tick := round(lead * 10.0**decade, 12)) <= high
+        ]
+        if len(ticks) >= _MIN_TICKS:
+            break
+    return ticks
+
+
+_MIN_TICKS = 3
+"""Minimum number of ticks from which a reader can tell a scale."""
 
 
 _RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)

@@ -9,7 +9,7 @@ from functools import partial
 
 from howfar.analysis.advice import COMMANDS
 from howfar.analysis.controls import Control
-from howfar.analysis.diagnostics import FEW_BLOCKS, MEANINGS, Diagnostic
+from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic
 from howfar.analysis.hosts import HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
@@ -50,10 +50,10 @@ from howfar.report.figures import (
     unmeasured_lines,
 )
 from howfar.report.sections import Record, cell_records
-from howfar.report.texts import BLOCKS, METHOD, SEPARATOR, SETUP, WARNINGS
+from howfar.report.texts import BLOCKS, MEANINGS, METHOD, SEPARATOR, SETUP, WARNINGS
 from howfar.stats.intervals import excludes_one, interval_text
 from howfar.stats.trials import singular
-from howfar.units import counted, format_duration_ns, format_rate_bps
+from howfar.units import format_duration_ns, format_rate_bps, spoken_span
 
 
 def setup_line(summary: Summary) -> str:
@@ -228,7 +228,8 @@ def warning_lines(summary: Summary) -> list[str]:
         for warning in cell.warnings:
             if warning is Diagnostic.WIDE_INTERVAL or (warning is Diagnostic.FEW_BLOCKS and has_few_blocks):
                 continue  # the line below the answer says so
-            arms_by_text.setdefault(f"{MEANINGS[warning]}.", []).append(cell.arm)
+            text = fill(MEANINGS[warning], few_blocks=FEW_BLOCKS)
+            arms_by_text.setdefault(f"{text}.", []).append(cell.arm)
     lines += unmeasured_lines(summary)
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
 
@@ -238,7 +239,8 @@ def _session_warning(warning: Diagnostic, summary: Summary) -> str:
     disturbance = summary.disturbance
     is_known = disturbance is not None and disturbance.trials > disturbance.of / 2
     scatter = figures.share(summary.cpu_scatter) if summary.cpu_scatter else ""
-    return note(MEANINGS[warning], scatter=scatter, guess=not is_known)
+    speed = figures.share(summary.speed_scatter) if summary.speed_scatter else ""
+    return note(MEANINGS[warning], few_blocks=FEW_BLOCKS, scatter=scatter, speed=speed, guess=not is_known)
 
 
 def _names_or_count(names: list[str], cells: int) -> str:
@@ -323,16 +325,17 @@ def frame(
 
 
 def _setting_line(summary: Summary) -> str:
-    """What was measured, when and on what: `paths · mariadb 10.11.19 · 2 connections · 2 CPUs · 2026-11-28 14:05 UTC`."""
-    cpus = counted(summary.machine_cpus, "CPU") if summary.machine_cpus and not on_hosts(summary) else ""
+    """What was measured, on what, when and for how long: `paths · mariadb 10.11.19 · 2 connections · 2026-11-28 14:05 UTC, 12 min`."""
     day, _, time = summary.created.partition("T")
-    plan = f"{summary.plan}{', quick' if summary.quick else ''}"
+    when = f"{day} {time[:5]} UTC".strip()
+    span = "" if summary.measured_s is None else spoken_span(summary.measured_s)
+    plan = f"{'quick ' if summary.quick else ''}{summary.plan}"
     version, *_ = summary.server["version"].partition("-")[0].split() or [""]
     kind, *_ = summary.server["kind"].split() or [""]
     server = f"{kind} {version}".strip()
     return SEPARATOR.join(
         part
-        for part in (plan, server, _connections(summary), _one_link(summary), cpus, f"{day} {time[:5]} UTC".strip())
+        for part in (plan, server, _connections(summary), _one_link(summary), ", ".join(filter(None, (when, span))))
         if part
     )
 
@@ -343,7 +346,7 @@ def _connections(summary: Summary) -> str:
 
 
 def _one_link(summary: Summary) -> str:
-    """The link of all paths that cross one: `emulated link of 0.2 ms and 1 Gb/s`. Empty: there is none, or there are several."""
+    """The link of all paths that cross one: `link 0.2 ms, 1 Gb/s`. Empty: there is none, or there are several."""
     rtts, rates = (_distinct_levels(summary, factor) for factor in ("rtt_ns", "rate_bps"))
     if len(rtts) != 1 or len(rates) > 1 or on_hosts(summary):
         return ""
@@ -445,7 +448,7 @@ def _design_line(summary: Summary) -> str:
         settled=any(cell.settled_after for cell in summary.cells),
         incomplete=incomplete,
         lack="lacks" if incomplete == 1 else "lack",
-        claims=summary.claims,
+        comparisons=summary.comparisons,
     )
 
 

@@ -30,7 +30,7 @@ from howfar.report.terminal import fact_text
 from howfar.report.texts import SCREEN, SEPARATOR
 from howfar.terminal_text import one_line
 
-WIDE_PX, NARROW_PX = 680, 220
+WIDE_PX, NARROW_PX = 880, 220
 """Width of the plotting area in pixels, without labels and axes."""
 
 VEGA_LITE = "6.4"

@@ -9,7 +9,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Limit
 from howfar.bottleneck.texts import resource_name
-from howfar.model.resource import NOT_THE_PATH, Resource
+from howfar.model.resource import Resource
 from howfar.report.grid import Grid, arrange_grid
 
 LOW_CONFIDENCE = "low"
@@ -39,9 +39,8 @@ LETTERS: dict[Resource, str] = {
 
 
 def limit_letter(limit: Limit | None, is_answered: bool = True) -> str:
-    """Letter of a limit, in lower case if the confidence is low; a space if there is no limit. Without an answer, only of what makes a
-    figure useless: a limit would be an answer."""
-    if limit is None or not (is_answered or limit.resource in NOT_THE_PATH):
+    """Letter of a limit, in lower case if the confidence is low; a space if there is no limit, or no answer: a limit would be one."""
+    if limit is None or not is_answered:
         return " "
     letter = LETTERS[limit.resource]
     return letter.lower() if limit.confidence == LOW_CONFIDENCE else letter
@@ -56,10 +55,8 @@ def cell_limit_text(cell: CellSummary) -> str:
 
 
 def legend(summary: Summary) -> str:
-    """Legend of the letters: `Limits: L link to client, S server CPU.` Empty if no cell has one."""
-    limits = [cell.limit for cell in summary.cells if cell.limit]
-    if summary.answer.is_missing:
-        limits = [limit for limit in limits if limit.resource in NOT_THE_PATH]
+    """Legend of the letters: `Limits: L link to client, S server CPU.` Empty if no cell has one, or without an answer."""
+    limits = [] if summary.answer.is_missing else [cell.limit for cell in summary.cells if cell.limit]
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""

@@ -164,7 +164,7 @@ def _further_fields(summary: Summary) -> list[CellField]:
                 "cycle_rest_share": csv_value(cell.cycle.rest_share if cell.cycle else None),
                 "limit": cell.limit.resource.value if cell.limit else "",
                 "limit_confidence": cell.limit.confidence if cell.limit else "",
-                "limit_says": cell.limit.says if cell.limit else "",
+                "limit_id": cell.limit.id if cell.limit else "",
                 "warnings": "; ".join(warning.value for warning in cell.warnings),
             }
         ),
@@ -231,7 +231,7 @@ def confirmation_blocks(summary: Summary) -> list[Block]:
     if not summary.confirmations:
         return [Details("Limits that could not be tested", (Bullets(notes),))] if notes else []
     table = make_table("", summary.confirmations, fields, notes, stack=True)
-    return [Details("Tested limits", (table,), open=True)]
+    return [Details("Tested limits", (table,), open=not summary.answer.is_missing)]
 
 
 def confirmation_outcome(confirmation: Confirmation) -> str:
@@ -257,10 +257,11 @@ def trial_blocks(summary: Summary) -> list[Block]:
     else:
         head = ("trial", "block", "cell", *figures.trial_head(summary))
         data = Table("", plain_columns(*head), tuple(plain_cells(*row) for row in figures.trial_rows(summary)))
-    title = "Every trial relative to the median of its cell, in order of execution"
+    distances = sorted(abs(row["ratio"] - 1) for row in good_trials)
+    title = fill(BLOCKS["trials title"], half=statistics.median(distances), most=distances[-1])
     return [
         Heading("Was the machine quiet?"),
-        Chart("trials", title, caption, partial(charts.drift_chart, summary), data),
+        Chart("trials", title, BLOCKS["trials axis"] + caption, partial(charts.drift_chart, summary), data),
     ]
 
 

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from howfar.contract.server_receipt import OFF_IF_NONE
 from howfar.findings import fill
 from howfar.report.document import (
     AdviceBlock,
@@ -468,8 +469,7 @@ def _table_to_ascii(table: Table) -> Table:
 def fact_text(key: str, value: object) -> str:
     """One fact as text. None is "unknown"."""
     if value is None:
-        # In a receipt, null may mean "off" or "unknown"; only for these keys it always means "off".
-        return "off" if key in ("tls_version", "tls_cipher", "compression") else "unknown"
+        return "off" if key in OFF_IF_NONE else "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -214,13 +214,20 @@ def as_csv(document: Document) -> str:
     return out.getvalue()
 
 
+def answer_values(document: Document) -> JsonObject:
+    """The keys `question` and `answer` of a result that is not a run's. `answer` is null if its report has none."""
+    answer = next((block for block in document.blocks if isinstance(block, Answer)), None)
+    values = answer and {"sentence": answer.text, "why": answer.why, "certainty": answer.certainty}
+    return {"question": document.question, "answer": values}
+
+
 def json_values(summary: Summary) -> JsonObject:
     """The summary as values of JSON. CPU per query is a number, and its interval has its own key. Cells with a fault are omitted,
     because their rates would include the outage; their results are in `replication`."""
     values = summary.model_dump(mode="json")
     values |= values.pop("findings")
     values["cells"] = [_cell(cell) for cell in summary.cells if not has_fault(cell.factors)]
-    return {"report_version": REPORT_VERSION, **values}
+    return {"report_version": REPORT_VERSION, "question": summary.answer.question, **values}
 
 
 def _cell(cell: CellSummary) -> JsonObject:
@@ -254,6 +261,11 @@ def json_schema(findings: Mapping[str, type[Part]]) -> JsonObject:
         "required": ["client", "server", "forwarder", "link"],
         "additionalProperties": False,
     }
-    schema["properties"] = {"report_version": {"const": REPORT_VERSION}, **schema["properties"]}
-    schema["required"] = ["report_version", *schema["required"]]
+    question = {"type": "string", "description": "The run's question, as in `answer`."}
+    schema["properties"] = {
+        "report_version": {"const": REPORT_VERSION},
+        "question": question,
+        **schema["properties"],
+    }
+    schema["required"] = ["report_version", "question", *schema["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "howfar report"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from howfar.analysis.diagnostics import Diagnostic
 from howfar.findings import Texts
 
 SETUP: Texts = {
@@ -28,7 +29,7 @@ SETUP: Texts = {
     "rtt measured": "RTT {rtts} (measured {measured} at rest)",
     "rtt not measured": "RTT {rtts} (not measured)",
     "server links": "{servers} over RTT {rtts}",
-    "one link": "emulated link of {rtt:time}{rate:? and {rate:rate}}",
+    "one link": "link {rtt:time}{rate:?, {rate:rate}}",
     "between hosts": "Between {distances}{swapped:? (roles swapped from block to block)}",
     "distance": "hosts {first} and {second}: RTT {rtt} µs, goodput {gbps:.3g} Gb/s",
 }
@@ -75,9 +76,10 @@ METHOD: Texts = {
     "design": "in each of {blocks:of complete-block}, every cell was measured once, in random order{settled:?, except cells that had "
     "settled on a plateau}{incomplete:?; {incomplete:of more-block} {lack} some cells}. A ratio is the geometric mean of the blocks' "
     "ratios, so it may differ from the ratio of two figures in the table; its interval comes from the scatter between blocks. "
-    "Intervals have 95 % confidence. The run makes up to {claims} comparisons. A difference counts as more than chance only if the "
-    "interval of its ratio at confidence 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are "
-    "false is at most 5 % in the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
+    "Intervals have 95 % confidence. The run makes up to {comparisons} comparisons. A difference counts as more than chance only "
+    "if the interval of its ratio at confidence 1 - 5 % / {comparisons} also excludes 1: the chance that one or more of these "
+    "differences are false is at most 5 % in the whole run. Intervals of costs, break-even points, predictions and confirmations "
+    "stay at 95 %",
     # Controls.
     "controls": "controls: {controls}",
     "same": "{reference} against itself {measured}{quantile:? in p99}{outcome}",
@@ -136,6 +138,8 @@ BLOCKS: Texts = {
     # The network between hosts.
     "hosts": "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. Zones: {zones}.",
     # Every trial.
+    "trials title": "Half of the trials are within {half:share} of the median of their cell, all within {most:share}",
+    "trials axis": "Every trial relative to the median of its cell, in order of execution. ",
     "trials": "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios.",
     "trials of blocks": "Dot and line: median and middle 80 % of the trials of a block. {trials}",
     # Receipts, and how to repeat the run.
@@ -156,3 +160,82 @@ SCREEN: Texts = {
     "run file": "{what}, where FILE is this run's file",
 }
 """Texts only for the terminal or only for the page."""
+
+CERTAINTY: Texts = {
+    # Before an answer of poor certainty.
+    "probably": "probably:",
+    "observed": "in this run,",
+    # Without an answer.
+    "missing": "Not yet: too few measurements for intervals",
+    "resume": "howfar resume FILE",
+    "resume-stopped": "howfar resume FILE --time-budget {minutes}min",
+    # What to do before the command that gets an answer, and how long that takes.
+    "to-answer": "For an answer, {quiet:?first {quiet}; then }measure {duration}",
+    "to-continue": "For an answer, {quiet:?first {quiet}; then }continue this run, unless it is being measured now, {duration}",
+    "stop-programs": "stop other programs{named}",
+    "wait-for-quiet": "wait until this machine is quiet",
+    "more-time": "for up to {minutes} more minutes{enough:?, which is usually enough}",
+    "remaining": "for {remaining} more",
+    "rest-of-time": "for the rest of the run's time budget",
+    # How sure.
+    "sure": "{verdict}: {measured}",
+    "doubtful": "{verdict}, because of {warnings}; {measured}",
+    "measured": "everything was measured {few:?only }{most:of time}, once in each block",
+    "measured-unevenly": "everything was measured {few:?only }{fewest} to {most} times, once in each block",
+    "floor": "differences in throughput below {floor} are too close to call: {reason}",
+    "floor-of-arms": "differences in throughput below {floor} are too close to call: {reason}; for {arms}, those below {most}",
+    "same-path": "the same path measured twice may differ that much",
+    "chance": "1 of {comparisons:of comparison} may differ that much by chance",
+    "very-wide": "{arm} may make anything from {low:n} to {high:n} times the {units}/s of {baseline}",
+    "ratios": "ratios are means over blocks, so dividing the figures of two rows gives slightly different ones",
+    "no-interval": "{arms} had too few good measurements to tell anything{cause:?, because others were void: {cause}}",
+    "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
+    "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
+    "busy": "other work kept this machine busy",
+    "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
+    "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
+    "{disturbed} of {known:of trial}",
+    "unused": "{program} used up to {most:.1f} of {cpus:of CPU} in {trials} of {of:of trial}, which {fate}",
+    "again": "{one:?was}{several:?were} measured again",
+    "out": "{one:?does}{several:?do} not count",
+    "quiet": "without the blocks of these trials, {arm} makes {estimate:fewer} {units}/s than {reference}",
+    "quiet-unresolved": "without the blocks of these trials, {arm} is too close to {reference} to call",
+}
+DOUBTS: Mapping[Diagnostic, str] = {
+    Diagnostic.DISTURBED: "void trials in every block",
+    Diagnostic.BUSY_MACHINE: "other work on this machine",
+    Diagnostic.AA_EXCLUDES_ONE: "two measurements of the same path that differ",
+    Diagnostic.CONTROL_MISSED: "a control that missed a known effect",
+    Diagnostic.LINK_NOT_AS_REQUESTED: "a link that was not as requested",
+    Diagnostic.CLIENT_LIMITED: "a load generator at its limit",
+}
+"""Warnings that put the answer into question, the most serious first."""
+MEANINGS: Mapping[Diagnostic, str] = {
+    Diagnostic.CONTAMINATED_BLOCKS: (
+        "the mean and the rank estimate disagree, so some trials were disturbed; the rank estimate is reported"
+    ),
+    Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
+    Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
+    Diagnostic.BUSY_MACHINE: "other work kept this machine busy during the run",
+    Diagnostic.UNEVEN_CPUS: (
+        "the CPU time of the same work varied{scatter:? by ±{scatter}} between trials, which widens all intervals"
+        "{speed:?; the speed of its CPUs, timed at both ends of each trial, varied by ±{speed}}"
+        "{guess:?; other guests of the host or the clock frequency may be the cause}"
+    ),
+    Diagnostic.WIDE_INTERVAL: "wider than requested; more trials would narrow it",
+    Diagnostic.FEW_BLOCKS: "measured fewer than {few_blocks} times, so intervals may be too narrow",
+    Diagnostic.DISTURBED: (
+        "each time that everything was measured, a trial was void, so the figures come from the valid trials of the "
+        "first times, which favours paths that cross the link; run again on a quieter machine"
+    ),
+    Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so differences of that size are too close to call",
+    Diagnostic.LINK_NOT_AS_REQUESTED: (
+        "the link's measured RTT differs from the requested one, or, between hosts, from that before the run"
+    ),
+    Diagnostic.CONTROL_MISSED: (
+        "the interval of a known effect excludes its true size (by chance in one of 20 runs), so do not trust effects "
+        "of the link that are no larger than this one"
+    ),
+}
+"""Warnings as clauses, for every report. `scatter`: relative standard deviation of CPU times, if known; `guess`: whether its cause is
+unknown."""

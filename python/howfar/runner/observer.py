@@ -14,15 +14,15 @@ class Observer:
     """Receives the runner's notifications. This base class ignores them."""
 
     def preparing(self, step: str) -> None:
-        """Called before `begun`. `step`: what howfar is doing now, and how long that usually takes."""
+        """Called before `started`. `step`: what howfar is doing now, and how long that usually takes."""
 
     def note(self, sentence: str) -> None:
         """Show a sentence about the whole run to the user."""
 
     def resumed(self, differs: Sequence[str]) -> None:
-        """Called before `begun`. `differs`: what has changed since the run was begun, in words."""
+        """Called before `started`. `differs`: what has changed since the run was begun, in words."""
 
-    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
+    def started(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         pass
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:

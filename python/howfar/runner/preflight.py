@@ -27,7 +27,7 @@ from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.cells import cells, combinations
 from howfar.plan.estimate import trial_cost_ns
 from howfar.plan.factor import Level
-from howfar.plan.factors import CLOSED, Content, hiding_levels
+from howfar.plan.factors import CLOSED, PATH, Content, hiding_levels
 from howfar.plan.fitting import (
     FittedPlan,
     check_keys,
@@ -171,7 +171,7 @@ def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
     for levels in combinations(plan):
         if any(excluded.matches(levels) for excluded in plan.leave_out):
             continue
-        path = find_path(str(levels["path"]))
+        path = find_path(PATH.level_in(levels))
         if not (on_other_host and path.movable):
             check_programs(path)
         if (hidden_by := hiding_levels(levels)) and not path.passes_tls:
@@ -190,7 +190,7 @@ def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
 def _check_socket_plain(plan: Plan, kind: str) -> None:
     """Check the plan for a server that has no TLS over its socket. Raises PlanError."""
     with_tls = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
-    if any(find_path(str(factors["path"])).by_socket for factors in with_tls):
+    if any(find_path(PATH.level_in(factors)).by_socket for factors in with_tls):
         raise PlanError(
             f"{kind} has TLS only over TCP, but plan {plan.name} asks for it over its Unix socket",
             "Leave those cells out: [[leave_out]] with path and tls.",

@@ -254,7 +254,7 @@ class _RunExecutor:
     def run(self) -> StopReason:
         """Measure the plan's blocks, then the confirmation. An interrupted confirmation is completed first."""
         progress = self._progress(blocks_done(self._run(), self.plan.timing.target_half_width))
-        self.observer.begun(plan_part(self._run()), self.plan, progress, self._forecast(progress))
+        self.observer.started(plan_part(self._run()), self.plan, progress, self._forecast(progress))
         if self.confirming is not None and not self.confirming.ended:
             self._confirm()
             if not self.more.wants_more_blocks:

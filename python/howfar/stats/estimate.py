@@ -14,7 +14,7 @@ or in another way (`given`)."""
 class Part(BaseModel):
     """A frozen, closed part of a summary."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
 
 class Described(Part):

@@ -68,7 +68,7 @@ class HostCpus:
         if window is None:
             return (others_cpus_in_trial(trial) or 0.0) * self.count / self.machine_cpus
         # It is unknown on which processors the sampling and a second writer ran, so they count as spread evenly over all of them.
-        spread_cpus = window.looks_cpu_ns / window.length_ns + second_writer_cpus(trial)
+        spread_cpus = window.sampling_cpu_ns / window.length_ns + second_writer_cpus(trial)
         spread_cpus *= len(self.cpus) / max(len(window.cpus_busy), 1)
         link_cpus = self.link_ns(window) / window.length_ns
         return max(self.busy_cpus(window) - own_cpus - link_cpus - spread_cpus, 0.0)

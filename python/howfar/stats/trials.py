@@ -228,7 +228,7 @@ def others_cpus_in_trial(trial: Trial) -> float | None:
     if trial.fault is not None and not any(cpu.role in SERVER_ROLES for cpu in trial.measured.cpu):
         return None
     own_cpus = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns + second_writer_cpus(trial)
-    sampling = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
+    sampling = window.sampling_cpu_ns / window.length_ns if window is not None else 0.0
     return max(0.0, busy - own_cpus - sampling)  # the clocks' resolution may make it negative
 
 

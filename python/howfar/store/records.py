@@ -38,7 +38,14 @@ class Record(BaseModel):
     """A frozen record without extra fields; its numbers are finite."""
 
     # As in messages: many commands import these types, and read no run.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        defer_build=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+    )
 
 
 ShareOrCpus = Annotated[float, Field(ge=0)]
@@ -159,7 +166,7 @@ class Window(Record):
     """Share of the window in which each CPU of the machine was busy, with any process."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)
     """CPU time of the emulator's threads, by the CPU they last ran on: the instrument's own CPU use."""
-    looks_cpu_ns: int = 0
+    sampling_cpu_ns: int = Field(0, alias="looks_cpu_ns")
     """CPU time, on any CPU, that howfar used to take these samples. 0 in older files."""
     timeouts: int | None = None
     """Retransmission timeouts on both hosts. None: older files, a Unix socket, or not reported by this kernel."""

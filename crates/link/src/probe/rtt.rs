@@ -54,10 +54,10 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
             times.push(now() - sent);
         }
     }
-    Ok(summarize(times))
+    Ok(rtt_event(times))
 }
 
-fn summarize(mut times: Vec<u64>) -> Event {
+fn rtt_event(mut times: Vec<u64>) -> Event {
     times.sort_unstable();
     let nearest_rank = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
     Event::Rtt {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_nearest_ranks() {
-        let event = summarize((1..=200).rev().collect());
+        let event = rtt_event((1..=200).rev().collect());
         assert_eq!(
             event,
             Event::Rtt {
@@ -86,7 +86,7 @@ mod tests {
                 max_ns: 200
             }
         );
-        let single = summarize(vec![7]);
+        let single = rtt_event(vec![7]);
         assert_eq!(
             single,
             Event::Rtt {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from howfar.clients.peer import PeerError
 from howfar.doctor.kind import Tls
 from howfar.doctor.protocols.session import (
     Counters,
@@ -22,7 +23,6 @@ from howfar.doctor.protocols.session import (
 )
 from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
-from howfar.lab.servers.peer import PeerError
 from howfar.lab.servers.text_protocol import (
     LineConnection,
     ServerError,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
-import pymysql
-from pymysql import _auth, err
+from pymysql import err
 from pymysql.constants import CLIENT, CR, ER
-from pymysql.protocol import MysqlPacket
 
+from howfar.clients.mysql import MysqlConnection
+from howfar.clients.peer import PeerConnection, PeerError
 from howfar.doctor.clusters import read_cluster
 from howfar.doctor.kind import Kind, Tls, product_name
 from howfar.doctor.protocols.session import (
@@ -28,8 +28,7 @@ from howfar.doctor.protocols.session import (
     parse_counter,
     unverified_context,
 )
-from howfar.doctor.targets import Consent, TargetLogin
-from howfar.lab.servers.peer import SILENCE_TIMEOUT_S, PeerConnection, PeerError
+from howfar.doctor.targets import TargetLogin
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
@@ -65,144 +64,9 @@ _PID_QUERY = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_
 _PROCESS_PRIVILEGE_QUERY = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
 
 
-_MAX_ROUNDS = 8
-"""Maximum number of the server's packets between its greeting and its OK, as in the engine; PyMySQL has no such limit."""
-
-
-class _GuardedConnection:
-    """A wrapper of PyMySQL's connection for its SHA-256 logins. These read `_secure` and `server_public_key` just before they send
-    the password itself; both properties raise an error if the rule of `howfar load` forbids that."""
-
-    def __init__(self, connection: _MysqlConnection) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    @property
-    def _secure(self) -> bool:
-        connection = self._connection
-        if connection.encrypted and not connection.consent.cleartext_password:
-            raise _password_not_sent_error("over TLS that is not verified", "allow-cleartext-password")
-        secure: bool = connection._secure
-        return secure
-
-    @property
-    def server_public_key(self) -> Any:
-        if not self._connection.consent.fetch_server_key:
-            raise _password_not_sent_error(
-                "over plain TCP, hidden by a key of whoever answers", "get-server-public-key"
-            )
-        return self._key
-
-    @server_public_key.setter
-    def server_public_key(self, key: Any) -> None:
-        self._key = key
-
-    _key: Any = None
-
-
-@dataclass(frozen=True)
-class _AuthPlugin:
-    """A login plugin, of which PyMySQL makes an object for each request of the server."""
-
-    _connection: _MysqlConnection
-
-
-class _CachingSha2(_AuthPlugin):
-    def authenticate(self, packet: Any) -> Any:
-        return _auth.caching_sha2_password_auth(_GuardedConnection(self._connection), packet)
-
-
-class _Sha256(_AuthPlugin):
-    def authenticate(self, packet: Any) -> Any:
-        return _auth.sha256_password_auth(_GuardedConnection(self._connection), packet)  # type: ignore[no-untyped-call]
-
-
-class _ClearPassword(_AuthPlugin):
-    """`mysql_clear_password`, and `dialog`, which requests the password for PAM."""
-
-    def authenticate(self, _packet: Any) -> Any:
-        connection = self._connection
-        if not connection._secure:
-            raise _password_not_sent_error("in clear over plain TCP", "ssl-mode=REQUIRED and allow-cleartext-password")
-        if not connection.consent.cleartext_password:
-            raise _password_not_sent_error("by mysql_clear_password or dialog", "allow-cleartext-password")
-        connection.write_packet(connection.password + b"\0")
-        return connection._read_packet()
-
-
-class _Packet(MysqlPacket):
-    """A packet whose values count toward the peer's limit."""
-
-    __slots__ = ("_peer",)
-
-    def __init__(self, peer: PeerConnection, data: bytes, encoding: str) -> None:
-        super().__init__(data, encoding)
-        self._peer = peer
-
-    def read_length_coded_string(self) -> Any:
-        self._peer.count_values(1)
-        return super().read_length_coded_string()  # type: ignore[no-untyped-call]
-
-
-class _MysqlConnection(pymysql.Connection):
-    """A PyMySQL connection that sends the password itself only if the rule of `howfar load` allows it."""
-
-    consent = Consent()
-    encrypted = False
-    peer: PeerConnection
-    ctx: Any
-    server_version: str
-    _secure: bool
-    _auth_plugin_name: str
-    _packets_left: int | None = None
-    """Number of packets that the login may still receive; None if no login is in progress."""
-
-    def _request_authentication(self) -> None:
-        if self._auth_plugin_name == "sha256_password":
-            # If the greeting names this plugin, PyMySQL sends the password itself at once. With another plugin, the server must first
-            # request it.
-            self._auth_plugin_name = "mysql_native_password"
-        self._packets_left = _MAX_ROUNDS
-        super()._request_authentication()  # type: ignore[misc]  # its stubs lack it
-        self._packets_left = None
-
-    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
-        if self._packets_left is not None:
-            self._packets_left -= 1
-            if self._packets_left < 0:
-                raise err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, "the server's login has no end")
-        packet = partial(_Packet, self.peer) if packet_type is MysqlPacket else packet_type
-        return super()._read_packet(packet)  # type: ignore[no-untyped-call]
-
-
-def _password_not_sent_error(how: str, allowed_by: str) -> err.OperationalError:
-    message = f"the server asks for the password itself, {how}: it was not sent; the DSN's {allowed_by} allows it"
-    return err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, message)
-
-
-class _ByOsAccount(_AuthPlugin):
-    """`unix_socket` and `auth_socket`: the server gets the client's account from the kernel, and expects an empty answer."""
-
-    def authenticate(self, _packet: Any) -> Any:
-        self._connection.write_packet(b"")
-        return self._connection._read_packet()
-
-
-_AUTH_PLUGINS: dict[Any, Any] = {
-    b"unix_socket": _ByOsAccount,
-    b"auth_socket": _ByOsAccount,
-    b"caching_sha2_password": _CachingSha2,
-    b"sha256_password": _Sha256,
-    b"mysql_clear_password": _ClearPassword,
-    b"dialog": _ClearPassword,
-}
-
-
 class Mysql:
     def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
-        connection, refusal = _connect(endpoint, login)
+        connection, _, refusal = _connect(endpoint, login)
         refused, remedy = (str(refusal), refusal.remedy) if refusal is not None else (None, None)
         with contextlib.suppress(err.MySQLError):
             connection.close()
@@ -216,24 +80,31 @@ class Mysql:
         return Greeting(name, tls, " and ".join(names) or "none", refused, remedy=remedy)
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> MysqlSession:
-        connection, refusal = _connect(endpoint, login)
+        connection, peer, refusal = _connect(endpoint, login)
         if refusal is not None:
             raise refusal
-        return MysqlSession(connection)
+        return MysqlSession(connection, peer)
 
 
-def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[_MysqlConnection, ServerRefused | None]:
-    """Connect and log in; returns PyMySQL's connection, and the refusal of the login or None. Raises NoValidAnswer."""
-    connection = _make_connection(endpoint, login)
-    connection.peer = _dial_and_check_greeting(endpoint)
-    connection.ctx = _TlsContext(endpoint)
+def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[MysqlConnection, PeerConnection, ServerRefused | None]:
+    """Connect and log in; returns the session, its connection, and the refusal of the login or None. Raises NoValidAnswer."""
+    peer = _dial_and_check_greeting(endpoint)
+    connection = MysqlConnection(
+        login.consent,
+        peer,
+        user=login.user,
+        password=login.password,
+        ssl=unverified_context() if endpoint.tls else None,
+        program_name="howfar doctor",
+    )
+    connection.ctx = SimpleNamespace(wrap_socket=lambda peer, server_hostname: encrypt(peer, endpoint))
     try:
-        connection.connect(cast(Any, connection.peer))
+        connection.connect(cast(Any, peer))
     except err.MySQLError as error:
         if not _is_server_error(error) and not getattr(connection, "server_version", ""):
             raise NoValidAnswer(_message(error)) from error
-        return connection, ServerRefused(_message(error), _remedy(error))
-    return connection, None
+        return connection, peer, ServerRefused(_message(error), _remedy(error))
+    return connection, peer, None
 
 
 def _remedy(error: err.MySQLError) -> str | None:
@@ -249,23 +120,12 @@ def _is_server_error(error: err.MySQLError) -> bool:
     return isinstance(number, int) and number != 0 and number not in _CLIENT_ERRORS
 
 
-@dataclass(frozen=True)
-class _TlsContext:
-    """Passed to PyMySQL in place of a TLS context."""
-
-    endpoint: Endpoint
-
-    def wrap_socket(self, peer: PeerConnection, server_hostname: str) -> PeerConnection:
-        encrypt(peer, self.endpoint)
-        return peer
-
-
 class MysqlSession:
     statements_by_counters = 1
 
-    def __init__(self, connection: _MysqlConnection) -> None:
+    def __init__(self, connection: MysqlConnection, peer: PeerConnection) -> None:
         self._connection = connection
-        self.peer = connection.peer
+        self.peer = peer
 
     def ping(self) -> None:
         answer = self.peer.exchange(_COM_PING)
@@ -275,10 +135,7 @@ class MysqlSession:
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         self.peer.begin_answer()
         try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(statement)
-                rows: Sequence[Sequence[Any]] = cursor.fetchall()
-                return rows
+            return self._connection.values(statement)
         except err.MySQLError as error:
             if _is_server_error(error):
                 raise ServerRefused(_message(error)) from error
@@ -356,31 +213,9 @@ def _dial_and_check_greeting(endpoint: Endpoint) -> PeerConnection:
 def _offers_tls(greeting: bytes) -> bool:
     """Whether the server offers TLS; checked before the login, because PyMySQL would otherwise continue in plain text."""
     end_of_version = greeting.find(b"\0", 5)
-    capabilities = greeting[
-        end_of_version + 14 : end_of_version + 16
-    ]  # past thread number, eight bytes of salt and a zero
+    start = end_of_version + 14  # past thread number, eight bytes of salt and a zero
+    capabilities = greeting[start : start + 2]
     return end_of_version > 0 and len(capabilities) == 2 and bool(int.from_bytes(capabilities, "little") & CLIENT.SSL)
-
-
-def _make_connection(endpoint: Endpoint, login: TargetLogin) -> _MysqlConnection:
-    connection = _MysqlConnection(
-        unix_socket=endpoint.path,
-        host=endpoint.host,
-        port=endpoint.port or 0,
-        user=login.user,
-        password=login.password,
-        autocommit=True,
-        connect_timeout=int(SILENCE_TIMEOUT_S),
-        read_timeout=int(SILENCE_TIMEOUT_S),
-        write_timeout=int(SILENCE_TIMEOUT_S),
-        ssl=unverified_context() if endpoint.tls else None,
-        ssl_disabled=not endpoint.tls,
-        auth_plugin_map=_AUTH_PLUGINS,
-        program_name="howfar doctor",
-        defer_connect=True,
-    )
-    connection.consent, connection.encrypted = login.consent, endpoint.tls
-    return connection
 
 
 def _message(error: Exception) -> str:

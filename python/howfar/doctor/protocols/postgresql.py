@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import struct
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pg8000.converters import BIGINT, BOOLEAN, FLOAT, INTEGER, bool_in, string_in
-from pg8000.core import CoreConnection
 from pg8000.exceptions import DatabaseError, InterfaceError
 
+from howfar.clients.peer import PeerConnection
+from howfar.clients.postgresql import SSL_REQUEST, PostgresqlConnection, error_fields
 from howfar.doctor.kind import Tls, product_name
 from howfar.doctor.protocols.session import (
     Counters,
@@ -28,16 +26,10 @@ from howfar.doctor.protocols.session import (
     encrypt,
 )
 from howfar.doctor.targets import TargetLogin
-from howfar.lab.servers.peer import PeerConnection, PeerError
 
-_SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PING = b"Q\0\0\0\x05\0"
 """An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
 _PONG = b"I\0\0\0\x04Z\0\0\0\x05I"
-_MAX_SCRAM_ITERATIONS = 1_000_000
-"""Maximum number of SCRAM iterations. The default is 4096; 2^31 iterations would keep the client busy for an hour."""
-_MAX_ROUNDS = 8
-_CLEAR_TEXT, _SASL_CONTINUE = 3, 11
 _DATABASE = "postgres"
 _TLS_NAMES: dict[bytes, Tls] = {b"S": "offered", b"N": "none"}
 _COUNTER_QUERY = (
@@ -56,60 +48,11 @@ _SESSIONS_QUERY = (
 )
 
 
-_TYPE_CONVERTERS = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
-"""Converters by type. Values of other types stay text, because parsed arrays would take far more memory than their bytes."""
-
-
-class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no types
-    """A pg8000 connection that sends the password itself only if that is allowed, and limits the number of messages of a login."""
-
-    def __init__(self, peer: PeerConnection, login: TargetLogin, clear_text: bool) -> None:
-        self._clear_text, self._rounds = clear_text, _MAX_ROUNDS
-        self.peer = peer
-        super().__init__(
-            login.user,
-            host=None,
-            database=login.database or _DATABASE,
-            password=login.password,
-            application_name="howfar doctor",
-            ssl_context=False,
-            sock=peer,
-            startup_params={"client_encoding": "UTF8"},
-        )
-        self.pg_types = defaultdict(lambda: string_in, _TYPE_CONVERTERS)
-
-    def close(self) -> None:
-        with contextlib.suppress(InterfaceError, PeerError):  # a server that refuses a login has closed the connection
-            super().close()
-        self.peer.close()
-
-    def handle_PARAMETER_STATUS(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
-        super().handle_PARAMETER_STATUS(data, context)
-        self._client_encoding = "utf8"  # a server could name one of Python's codecs that takes hours
-
-    def handle_DATA_ROW(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
-        self.peer.count_values(len(context.input_funcs))
-        super().handle_DATA_ROW(data, context)
-
-    def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
-        self._rounds -= 1
-        if self._rounds < 0:
-            raise InterfaceError("the server's login has no end")
-        (code,) = struct.unpack_from("!i", data)
-        if code == _CLEAR_TEXT and not self._clear_text:
-            raise InterfaceError("the server asks for the password itself, over TCP: it was not sent")
-        if code == _SASL_CONTINUE:
-            iterations = re.search(rb"(?:^|,)i=(\d{1,9})(?:,|$)", data[4:])
-            if iterations is None or int(iterations[1]) > _MAX_SCRAM_ITERATIONS:
-                raise InterfaceError("the server asks for too many iterations of SCRAM")
-        super().handle_AUTHENTICATION_REQUEST(data, context)
-
-
 class Postgresql:
     def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         tls = _probe_tls(endpoint)
         try:
-            connection = _connect(endpoint, login)
+            connection, _ = _connect(endpoint, login)
         except ServerRefused as refused:
             return Greeting("PostgreSQL", tls, "none", str(refused), remedy=refused.remedy)
         name = product_name("postgresql", connection.parameter_statuses.get("server_version", ""))
@@ -117,7 +60,7 @@ class Postgresql:
         return Greeting(name, tls, "none", None)
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> PostgresqlSession:
-        return PostgresqlSession(_connect(endpoint, login))
+        return PostgresqlSession(*_connect(endpoint, login))
 
 
 def _probe_tls(endpoint: Endpoint) -> Tls:
@@ -129,14 +72,14 @@ def _probe_tls(endpoint: Endpoint) -> Tls:
 
 
 def _request_tls(peer: PeerConnection) -> bytes:
-    peer.sendall(_SSL_REQUEST)
+    peer.sendall(SSL_REQUEST)
     answer = peer.read(1)
     if answer not in _TLS_NAMES:
         raise NoValidAnswer("it does not answer a request for TLS as PostgreSQL does")
     return answer
 
 
-def _connect(endpoint: Endpoint, login: TargetLogin) -> _PostgresqlConnection:
+def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[PostgresqlConnection, PeerConnection]:
     """Connect and log in. Raises NoValidAnswer, ServerRefused."""
     with _as_server_account(endpoint, login):
         peer = dial(replace(endpoint, tls=False))
@@ -146,7 +89,15 @@ def _connect(endpoint: Endpoint, login: TargetLogin) -> _PostgresqlConnection:
                 raise NoValidAnswer("it offers no TLS")
             encrypt(peer, endpoint)
         allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
-        return _PostgresqlConnection(peer, login, allowed)
+        connection = PostgresqlConnection(
+            login.user,
+            may_send_password=allowed,
+            peer=peer,
+            database=login.database or _DATABASE,
+            password=login.password,
+            application_name="howfar doctor",
+        )
+        return connection, peer
     except DatabaseError as error:
         raise ServerRefused(_message(error), _remedy(error)) from error
     except InterfaceError as error:
@@ -176,9 +127,9 @@ def _as_server_account(endpoint: Endpoint, login: TargetLogin) -> Iterator[None]
 class PostgresqlSession:
     statements_by_counters = 1
 
-    def __init__(self, connection: _PostgresqlConnection) -> None:
+    def __init__(self, connection: PostgresqlConnection, peer: PeerConnection) -> None:
         self._connection = connection
-        self.peer = connection.peer
+        self.peer = peer
 
     def ping(self) -> None:
         answer = self.peer.exchange(_PING)
@@ -191,8 +142,7 @@ class PostgresqlSession:
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         self.peer.begin_answer()
         try:
-            rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
-            return rows
+            return self._connection.values(statement)
         except DatabaseError as error:
             raise ServerRefused(_message(error)) from error
 
@@ -224,17 +174,13 @@ class PostgresqlSession:
 
 def _remedy(error: DatabaseError) -> str | None:
     """Return the remedy for a refused login, as in `ServerRefused`, by the class of its SQLSTATE."""
-    state = str(_fields(error).get("C", ""))
+    state = str(error_fields(error).get("C", ""))
     if state.startswith("28"):
         return None
     return "a DSN that names a database of the server" if state.startswith("3D") else ""
 
 
-def _fields(error: DatabaseError) -> dict[str, str]:
-    return error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-
-
 def _message(error: DatabaseError) -> str:
     """An error's message and SQLSTATE."""
-    fields = _fields(error)
+    fields = error_fields(error)
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"

@@ -16,12 +16,12 @@ from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
 from howfar.address.server_address import format_host_port
+from howfar.clients.peer import SILENCE_TIMEOUT_S, PeerConnection, PeerError
 from howfar.doctor.findings import Cluster, Kind, Rates
 from howfar.doctor.kind import Tls
 from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
-from howfar.lab.servers.peer import SILENCE_TIMEOUT_S, PeerConnection, PeerError
 from howfar.passwords import without_passwords
 from howfar.services import SERVICES
 
@@ -311,13 +311,14 @@ def dial(endpoint: Endpoint) -> PeerConnection:
     return peer
 
 
-def encrypt(peer: PeerConnection, endpoint: Endpoint) -> None:
-    """Start TLS on a connection; if that fails, the connection is closed. Raises NoValidAnswer."""
+def encrypt(peer: PeerConnection, endpoint: Endpoint) -> PeerConnection:
+    """Start TLS on a connection and return it; if that fails, the connection is closed. Raises NoValidAnswer."""
     try:
         peer.encrypt(unverified_context(), endpoint.host)
     except PeerError as error:
         peer.close()
         raise NoValidAnswer(error.message) from error
+    return peer
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:

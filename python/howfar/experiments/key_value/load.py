@@ -8,6 +8,7 @@ from howfar.engine.process import EngineFailed, check_job
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
 from howfar.experiments.key_value.plan import KIND
+from howfar.plan.factors import PATH
 from howfar.plan.types import Plan
 from howfar.runner.loads.key_stores import describe_misses, fill_keys, key_value_workload, store_protocol
 from howfar.runner.loads.load import make_load_job, make_measured
@@ -40,7 +41,7 @@ class KeyLoad(TransactionLoad):
     @classmethod
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> KeyLoad:
         (name,) = environment.services
-        workload = key_value_workload(plan.keys, store_protocol(name, str(arm.factors["path"])))
+        workload = key_value_workload(plan.keys, store_protocol(name, PATH.level_in(arm.factors)))
         fill_keys(environment.services[name], workload, environment.client)
         environment.reset_counters()
         return cls(make_load_job(plan, arm, environment, seed, workload))

@@ -9,7 +9,7 @@ from howfar.analysis.summary import RunEvidence
 from howfar.model.resource import NOT_THE_PATH
 from howfar.paths import is_direct
 from howfar.plan.factor import Level
-from howfar.plan.factors import FACTORS, level_of
+from howfar.plan.factors import FACTORS, PATH, RATE_BPS, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import group_by_other_factors
@@ -61,10 +61,10 @@ def groups_with_factor_off(cells: Sequence[CellSummary], factor: str) -> list[tu
 
 def location_text(factors: Mapping[str, Level]) -> str:
     """Where a cell was measured: `at 1 Gb/s`, `over the network`; without a link `on the socket`, `on the loopback` or `here`."""
-    rate = factors.get("rate_bps")
+    rate = RATE_BPS.level_or_none(factors)
     if isinstance(rate, int | float):
         return f"at {spoken_rate(rate)}"
-    path = factors.get("path")
+    path = PATH.level_or_none(factors)
     if is_direct(path, 1, by_socket=True):
         return "on the socket"
     if is_direct(path, 2, by_socket=False):

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
+from howfar.experiments.network.factors import COMPRESSION
 from howfar.experiments.network.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, EndFacts, reply_sizes, request_sizes
 from howfar.model.queueing import nearest_number, point_at
 from howfar.plan.factor import Level
+from howfar.plan.factors import TLS
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Part
 from howfar.stats.resample import PositiveInterval
@@ -71,9 +73,9 @@ def settings_of(facts: ArmFacts) -> WhatIfSettings:
         threads=facts.threads,
         rtt_s=facts.rtt_s,
         rate_bps=facts.rate_bps,
-        tls=facts.level("tls") != "off",
+        tls=TLS.level_in(facts.arm.factors) != "off",
         connect_each=False,
-        compression=str(facts.level("compression")),
+        compression=COMPRESSION.level_in(facts.arm.factors),
     )
 
 
@@ -97,7 +99,7 @@ def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
         shared_cpu=top.shared_cpu,
         replies_bytes=reply_sizes(workload, low.round_trips, low.bytes_to_client),
         requests_bytes=request_sizes(low.round_trips, low.bytes_to_server),
-        tls_record_bytes=TLS_12_BYTES if str(top.level("tls")).startswith("1.2") else TLS_BYTES,
+        tls_record_bytes=TLS_12_BYTES if TLS.level_in(top.arm.factors).startswith("1.2") else TLS_BYTES,
         tls_byte_s=None,
         connect_turns=None,
         connect_client_s=None,
@@ -106,7 +108,7 @@ def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
         tls_connect_client_s=None,
         tls_connect_server_s=None,
         compression=_measured_compression(top),
-        threads_most=MAX_THREADS,
+        max_threads=MAX_THREADS,
     )
     return base.model_copy(update={"think_s": _think_s(base, low)})
 
@@ -131,7 +133,7 @@ def _think_s(base: WhatIf, low: ArmFacts) -> float:
 
 def _measured_compression(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
     """The compression of a curve that was measured with it: only its effect on bytes, because the demands include its CPU time."""
-    algorithm = str(facts.level("compression"))
+    algorithm = COMPRESSION.level_in(facts.arm.factors)
     if algorithm == "off":
         return ()
     carried = carried_payload(facts)

@@ -333,7 +333,7 @@ def limits_section(summary: Summary) -> list[Block]:
     table = make_table(
         "", groups, {Column(head, left_aligned=True): text_of for head, text_of in fields.items()}, notes, stack=True
     )
-    return [Details("What limits each cell", (table,), open=True)] if table.rows else []
+    return [Details("What limits each cell", (table,), open=not summary.answer.is_missing)] if table.rows else []
 
 
 # ---------------------------------------------------------------- what if

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from howfar.model.facts import TLS_BYTES, carried_bytes, wire_bytes
 from howfar.model.queueing import Point, Station, ceiling, line_station, processor_stations, solve, solve_at
 from howfar.model.resource import Resource
@@ -83,7 +85,7 @@ class WhatIf(Part):
     tls_connect_client_s: float | None
     tls_connect_server_s: float | None
     compression: tuple[WhatIfCompression, ...]
-    threads_most: int
+    max_threads: int = Field(alias="threads_most")
     worked: tuple[WhatIfWorked, ...] = ()
     """A few settings with their answers; the first is the measured point itself."""
 

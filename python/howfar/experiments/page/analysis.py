@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from howfar.analysis.cells import NoiseFloors
 from howfar.analysis.published import published_sets
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, extra_page_ms, page_arms, paired_ratios
+from howfar.experiments.page.factors import PAGE
 from howfar.experiments.page.findings import (
     ERROR_BAR,
     KEPT_CONNECTIONS,
@@ -37,6 +38,7 @@ from howfar.experiments.page.findings import (
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisect, predictors
 from howfar.experiments.page.plan import PAGES
+from howfar.plan.factors import PATH
 from howfar.plan.types import StoredPlan
 from howfar.plan.workload import Workload
 from howfar.stats import histograms
@@ -82,7 +84,7 @@ def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None
         scripts=_describe_scripts(table.run.info.stored_plan),
         noise_floor=floors.noise_floor(),
         link_noise_floor=floors.noise_floor(over_link=True),
-        claims=floors.comparisons,
+        comparisons=floors.comparisons,
         published=_published_rows(choices) if table.run.info.plan_name == PLAN else (),
         sentences=(),
     )
@@ -172,7 +174,8 @@ def _published_rows(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, fl
     rows = []
     for entry in (entry for entry in published_sets() if entry.plan == PLAN):
         means = {
-            (str(cell.factors["page"]), str(cell.factors["path"])): cell.latency_ms.get("avg") for cell in entry.cells
+            (PAGE.level_in(cell.factors), PATH.level_in(cell.factors)): cell.latency_ms.get("avg")
+            for cell in entry.cells
         }
         for page in dict.fromkeys(page for page, _ in means):
             two_ms, one_ms = means.get((page, "remote")), means.get((page, "socket"))

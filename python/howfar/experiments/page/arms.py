@@ -11,10 +11,11 @@ from statistics import median
 
 from howfar.analysis.link_facts import link_facts
 from howfar.contract.receipt_messages import Histogram
+from howfar.experiments.page.factors import APP_CPU_NS, APPLICATION, PAGE
 from howfar.experiments.page.findings import Application, Machines, OnRoute, RoundTripCost, Route
 from howfar.paths import is_local
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import CONNECT, PATH, THREADS
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
@@ -71,9 +72,9 @@ class ArmTrials:
     def key(self) -> ComparisonKey:
         factors = self.arm.factors
         return ComparisonKey(
-            page=str(factors.get("page", NO_PAGE)),
-            connect=str(factors.get("connect", ORDINARY["connect"])),
-            application="php" if factors.get("application") == "php" else "engine",
+            page=PAGE.level_in(factors),
+            connect=CONNECT.level_in(factors),
+            application="php" if APPLICATION.level_or_none(factors) == "php" else "engine",
             other=tuple(sorted((name, level) for name, level in factors.items() if name not in _KEY_FACTORS)),
         )
 
@@ -83,20 +84,20 @@ class ArmTrials:
         rtt_ns, rate_bps = (
             None if (level := factors.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
         )
-        return Route(str(self.arm.factors.get("path", "")), rtt_ns, rate_bps)
+        return Route((PATH.level_or_none(self.arm.factors) or ""), rtt_ns, rate_bps)
 
     @property
     def machines(self) -> Machines:
-        return 1 if is_local(str(self.arm.factors.get("path", ""))) else 2
+        return 1 if is_local(PATH.level_or_none(self.arm.factors) or "") else 2
 
     @property
     def threads(self) -> int:
         """Pages in flight."""
-        return int(self.arm.factors.get("threads", 1))
+        return THREADS.level_in(self.arm.factors)
 
     @property
     def app_cpu_ns(self) -> int:
-        return int(self.arm.factors.get("app_cpu_ns", 0))
+        return APP_CPU_NS.level_in(self.arm.factors)
 
     @property
     def on_route(self) -> OnRoute:
@@ -349,7 +350,7 @@ class ArmTrials:
 
 
 def has_page(arm: Arm) -> bool:
-    return arm.factors.get("page", NO_PAGE) != NO_PAGE
+    return PAGE.level_in(arm.factors) != NO_PAGE
 
 
 def page_arms(table: TrialTable) -> list[ArmTrials]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from howfar.analysis.advice import Advice
+from howfar.analysis.advice import Advice, Parameters
 from howfar.analysis.answer import sentence, sentences
 from howfar.experiments.page.findings import ERROR_BAR, Crossing, PageArm, PageChoice, PageFindings, PageModel
 from howfar.experiments.page.labels import crossing_text, service_label
 from howfar.experiments.page.texts import ADVICE, KEEPING, KEEPING_SQL, SOCKET_LINES, TEXTS
-from howfar.findings import Finding, fill, join
+from howfar.findings import Finding, Quantity, fill, join
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes_zero, interval_text
@@ -29,6 +29,7 @@ def answers(findings: PageFindings) -> tuple[Finding, ...]:
         Finding(
             id="difference" if choice.resolution.is_difference else "unclear" if is_resolved else "all-unclear",
             subject=choice.page,
+            metric=Quantity.THROUGHPUT,
             estimate=choice.two_over_one,
             verdict=choice.resolution,
         )
@@ -50,7 +51,13 @@ def _describe_break_even(crossing: Crossing) -> Iterable[Finding]:
     if measured is not None:
         if measured.low is not None or measured.high is not None:
             parameters = {"cpu_ms": measured.value}
-            yield Finding(id="break-even", subject=crossing.page, estimate=measured, parameters=parameters)
+            yield Finding(
+                id="break-even",
+                subject=crossing.page,
+                metric=Quantity.PAGE_CPU,
+                estimate=measured,
+                parameters=parameters,
+            )
     elif crossing.always is not None:
         name, cpu_ms = ("never-gains", max_ms) if crossing.always == "one" else ("always-gains", min_ms)
         yield Finding(id=name, subject=crossing.page, parameters={"cpu_ms": cpu_ms})
@@ -95,7 +102,7 @@ def _compare_tcp(findings: PageFindings) -> Iterable[Finding]:
         if (ratio := choice.tcp_over_socket) is not None:
             verdict = findings.threshold(1).resolve(ratio)
             name = "tcp" if verdict.is_difference else "tcp-unclear"
-            yield Finding(id=name, subject=choice.page, estimate=ratio, verdict=verdict)
+            yield Finding(id=name, subject=choice.page, metric=Quantity.THROUGHPUT, estimate=ratio, verdict=verdict)
 
 
 def _find_costliest_page(findings: PageFindings) -> tuple[PageChoice, PageArm, Estimate, float] | None:
@@ -119,6 +126,7 @@ def round_trips(findings: PageFindings) -> tuple[Finding, ...]:
         Finding(
             id="round-trips" if excludes_zero(longer) else "round-trips-unclear",
             subject=arm.page,
+            metric=Quantity.ADDED_PAGE_TIME,
             estimate=longer,
             parameters={"round_trips": count, "each_ms": longer.value / count},
         ),
@@ -137,7 +145,12 @@ def _connecting_costs(findings: PageFindings) -> Iterable[Finding]:
             location = "sockets" if arm.machines == 1 else "two machines"
             parameters: dict[str, str | int | float] = {"location": location, "threads": arm.threads}
             yield Finding(
-                id="connecting", subject=arm.page, estimate=arm.connecting_ms, verdict=verdict, parameters=parameters
+                id="connecting",
+                subject=arm.page,
+                metric=Quantity.ADDED_PAGE_TIME,
+                estimate=arm.connecting_ms,
+                verdict=verdict,
+                parameters=parameters,
             )
 
 
@@ -184,11 +197,30 @@ def page_advice(findings: PageFindings) -> tuple[Advice, ...]:
     )
 
 
+_MACHINES_ADVICE = {"one": "one-machine", "two": "two-machines"}
+"""Ids of advice by where pages are better."""
+
+
+def _figures_of(finding: Finding) -> Parameters:
+    """The figures of advice that a finding supports."""
+    estimate: Parameters = {} if finding.estimate is None else {"estimate": finding.estimate.value}
+    return {"page": finding.subject, **estimate, **finding.parameters}
+
+
 def _machines_advice(findings: PageFindings, better: str) -> Iterable[Advice]:
     if choices := [choice for choice in findings.headline_choices() if choice.better == better]:
         reasons = [text for choice in choices for text in _reasons(findings, choice)]
-        action = fill(ADVICE[better], pages=join([choice.page for choice in choices]))
-        yield Advice(action=action, because=" ".join(dict.fromkeys(reasons)))
+        pages = join([choice.page for choice in choices])
+        parameters: Parameters = {"pages": pages}
+        for choice in choices:
+            parameters[f"{choice.page}_cpu_ms"] = choice.app_cpu_total_ms
+            parameters[f"{choice.page}_two_over_one"] = choice.two_over_one.value
+        yield Advice(
+            action=fill(ADVICE[better], pages=pages),
+            because=" ".join(dict.fromkeys(reasons)),
+            id=_MACHINES_ADVICE[better],
+            parameters=parameters,
+        )
 
 
 def _reasons(findings: PageFindings, choice: PageChoice) -> Iterable[str]:
@@ -230,6 +262,8 @@ def _sockets_advice(findings: PageFindings) -> Iterable[Advice]:
         yield Advice(
             action=fill(ADVICE["sockets"], how=how),
             because=sentence((costliest,), TEXTS),
+            id="page-sockets",
+            parameters=_figures_of(costliest),
             lines=("# PHP, PDO; `howfar doctor` finds this machine's path", line, *lines),
         )
 
@@ -242,11 +276,17 @@ def _round_trips_advice(findings: PageFindings) -> Iterable[Advice]:
             names = [cost.service for cost in costliest[1].turns]
             ways = [f"{service_label(name)}: {SERVICES[name].fewer_round_trips}" for name in names]
             action = fill(ADVICE["round-trips"], page=finding.subject, ways="; ".join(ways))
-            yield Advice(action=action, because=sentence((finding,), TEXTS))
+            because = sentence((finding,), TEXTS)
+            yield Advice(action=action, because=because, id="page-round-trips", parameters=_figures_of(finding))
 
 
 def _keeping_advice(findings: PageFindings) -> Iterable[Advice]:
     if costs := list(_connecting_costs(findings)):
         costliest = max(costs, key=lambda finding: finding.estimate.value if finding.estimate else 0.0)
         ways = dict.fromkeys(KEEPING.get(name, KEEPING_SQL) for name in _services_used(findings))
-        yield Advice(action=fill(ADVICE["keep"], ways=", ".join(ways)), because=sentence((costliest,), TEXTS))
+        yield Advice(
+            action=fill(ADVICE["keep"], ways=", ".join(ways)),
+            because=sentence((costliest,), TEXTS),
+            id="keep-connections",
+            parameters=_figures_of(costliest),
+        )

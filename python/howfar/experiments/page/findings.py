@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
+from pydantic import Field
+
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, Threshold
 from howfar.stats.resample import Interval
@@ -279,15 +281,15 @@ class PageFindings(Part):
     """Noise floor of throughput in this session; a smaller difference is not resolved."""
     link_noise_floor: float | None = None
     """Noise floor of two machines: the larger of `noise_floor` and that of the A/A arm over the link."""
-    claims: int = 1
-    """Number of comparisons of the run: each is tested at a confidence of 1 - 5 % / claims."""
+    comparisons: int = Field(1, alias="claims")
+    """Number of comparisons of the run: each is tested at a confidence of 1 - 5 % / comparisons."""
     published: tuple[tuple[str, float, float, float | None], ...]
     """Rows published for set-up C: the page, its ms on two machines and on one, and our ratio of two machines to one for that page."""
     sentences: tuple[str, ...]
     """The findings in text; the first sentence is the answer."""
 
     def threshold(self, machines: Machines) -> Threshold:
-        return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.claims)
+        return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.comparisons)
 
     def arms_of(self, setting: PageSetting) -> list[PageArm]:
         """Arms with this setting: those on one machine first, in the order of the run."""

@@ -16,7 +16,7 @@ from howfar.lab.connected_server import ConnectedServer
 from howfar.lab.network import Cpus, Host
 
 
-class HeldPool(PhpFpm):
+class HostedPool(PhpFpm):
     """A PHP-FPM pool that ends with this object."""
 
     def __init__(self, sql: ServiceName, cpus: Cpus, children: int) -> None:
@@ -53,7 +53,7 @@ class RemotePool:
 def _start_php(
     client: RemoteHost, cpus: Cpus, children: int, servers: Sequence[ConnectedServer], stack: ExitStack
 ) -> PhpApplication:
-    pool = client.hold(HeldPool, servers[0].name, cpus, children, called=PHP)
+    pool = client.create(HostedPool, servers[0].name, cpus, children, called=PHP)
     stack.callback(pool.drop)
     return PhpApplication(RemotePool(pool, children), pool.call("become_ready"), servers)
 

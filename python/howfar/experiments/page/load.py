@@ -25,10 +25,10 @@ from howfar.contract.services import services_of, sql_of
 from howfar.engine.receipt_check import service_mismatches, transport_mismatches
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import MissingError, ServerMissing
-from howfar.experiments.page.factors import APP_CPU_NS, APPLICATION, KIND, PHP
+from howfar.experiments.page.factors import APP_CPU_NS, APPLICATION, KIND, PAGE, PHP
 from howfar.experiments.page.plan import PAGES, PageShape
 from howfar.plan.factor import Level
-from howfar.plan.factors import CONNECT
+from howfar.plan.factors import CONNECT, THREADS
 from howfar.plan.kinds import KEYS_PER_MULTI_GET
 from howfar.plan.types import Plan
 from howfar.runner.loads.key_stores import describe_misses, fill_keys, key_value_workload
@@ -134,7 +134,7 @@ def _make_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) ->
     endpoints = environment.services
     script = page_script(
         plan,
-        str(factors["page"]),
+        PAGE.level_in(factors),
         APP_CPU_NS.level_in(factors),
         {name: endpoint.service for name, endpoint in endpoints.items()},
         per_page=_connects_per_page(factors),
@@ -149,7 +149,7 @@ def _make_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) ->
         application = environment.application.install(script)
     return PageJob(
         application=application,
-        workers=int(factors["threads"]),
+        workers=THREADS.level_in(factors),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
@@ -249,7 +249,7 @@ class PageSpec:
 
 def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     """The specification of an arm's pages. `sql`: the service that runs their statements."""
-    shape: PageShape = PAGES.of(plan)[str(arm.factors["page"])]
+    shape: PageShape = PAGES.of(plan)[PAGE.level_in(arm.factors)]
     return PageSpec(
         round_trips=shape.round_trips_by_service(sql),
         keys=shape.keys_by_store,

@@ -97,6 +97,9 @@ class Pages(Experiment):
         assert isinstance(finding, PageFindings)
         return finding.model_copy(update={"sentences": page_sentences(finding)})
 
+    def without_answer(self, key: str, finding: Part) -> Part | None:
+        return finding.model_copy(update={"crossings": ()}) if isinstance(finding, PageFindings) else finding
+
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         pages = findings["pages"]
         return answers(pages) if isinstance(pages, PageFindings) else ()
@@ -252,7 +255,7 @@ def _answer_notes(findings: PageFindings) -> Iterable[str]:
 def _reason(findings: PageFindings, choice: PageChoice) -> str:
     threshold = findings.threshold(2)
     floor = "" if threshold.floor is None else f" of {noise_floor_text(threshold.floor)}"
-    return fill(REASONS[unresolved_reason(choice, threshold)], floor=floor, claims=threshold.comparisons)
+    return fill(REASONS[unresolved_reason(choice, threshold)], floor=floor, comparisons=threshold.comparisons)
 
 
 def _better_text(choice: PageChoice) -> str:

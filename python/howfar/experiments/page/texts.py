@@ -77,7 +77,7 @@ REASONS: Texts = {
     "includes-1": "the interval includes 1",
     "no-floor": "the noise floor is unknown",
     "within-floor": "it is within the noise floor{floor}",
-    "chance": "1 of {claims} comparisons may differ that much by chance",
+    "chance": "1 of {comparisons} comparisons may differ that much by chance",
 }
 """Why a comparison is too close to call."""
 LIMITS: Texts = {

@@ -28,9 +28,9 @@ from howfar.experiments.paths.texts import (
     TIME_TITLE,
     WAKING_NOTE,
 )
-from howfar.findings import Finding, fill
+from howfar.findings import Finding, Quantity, fill
 from howfar.plan.cells import AGAIN
-from howfar.plan.factors import IDLE
+from howfar.plan.factors import IDLE, PATH
 from howfar.plan.workload import Unit
 from howfar.report import figures, palette
 from howfar.report.charts import (
@@ -155,7 +155,7 @@ def _comparisons(baseline: CellSummary, contenders: Sequence[CellSummary], unit:
     by_path = [
         cell for cell in contenders if all(cell.factors.get(name, level) == level for name, level in shared.items())
     ]
-    names = {cell.arm: str(cell.factors["path"]) if by_path else cell.arm for cell in (baseline, *contenders)}
+    names = {cell.arm: PATH.level_in(cell.factors) if by_path else cell.arm for cell in (baseline, *contenders)}
     compared = [
         _comparison(cell, names[cell.arm], names[baseline.arm], unit)
         for cell in by_path or contenders
@@ -173,12 +173,18 @@ def _comparison(cell: CellSummary, name: str, baseline: str, unit: Unit) -> Find
     if _is_about_cpu(cell):
         parameters: dict[str, str | int | float] = {"unit": singular(unit), **_stated_cpu(cell)}
         return Finding(
-            id="cpu", subject=name, estimate=cell.cpu_ratio, verdict=cell.cpu_resolution, parameters=parameters
+            id="cpu",
+            subject=name,
+            metric=Quantity.CPU,
+            estimate=cell.cpu_ratio,
+            verdict=cell.cpu_resolution,
+            parameters=parameters,
         )
     has_interval = cell.ratio is not None and cell.ratio.low is not None
     return Finding(
         id="difference" if cell.resolution.is_difference else UNRESOLVED if has_interval else TOO_FEW,
         subject=name,
+        metric=Quantity.THROUGHPUT,
         estimate=cell.ratio,
         verdict=cell.resolution,
         parameters={"baseline": baseline, "units": unit},
@@ -204,6 +210,7 @@ def _self_comparison(arm: str, aa_ratio: Estimate, noise_floor: float | None) ->
     return Finding(
         id="unknown-floor" if noise_floor is None else "unequal" if differs else "equal",
         subject=arm,
+        metric=Quantity.THROUGHPUT,
         estimate=aa_ratio,
         verdict=None if noise_floor is not None and differs else Resolution.NOT_RESOLVED,
         parameters={} if noise_floor is None else {"noise_floor": noise_floor},
@@ -254,7 +261,7 @@ def compared_cells(summary: Summary) -> list[CellSummary]:
 
 def _named_by_path(cells: Sequence[CellSummary], baseline: str) -> tuple[Sequence[CellSummary], str]:
     """The cells with the names of their paths, where these tell them apart, and the baseline's name likewise."""
-    names = [f"{cell.factors.get('path')}{AGAIN if cell.role is ArmRole.DUPLICATE else ''}" for cell in cells]
+    names = [f"{PATH.level_or_none(cell.factors)}{AGAIN if cell.role is ArmRole.DUPLICATE else ''}" for cell in cells]
     if len(set(names)) < len(cells):
         return cells, baseline
     return [cell.model_copy(update={"arm": name}) for cell, name in zip(cells, names, strict=True)], baseline.split(

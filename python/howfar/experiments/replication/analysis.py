@@ -17,7 +17,7 @@ from typing import Literal
 
 from howfar.analysis.answer import sentence, sentences
 from howfar.analysis.published import published_sets
-from howfar.contract.receipt import Snapshot
+from howfar.contract.replication_receipt import Snapshot
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
@@ -29,10 +29,10 @@ from howfar.experiments.replication.arms import (
     thin_out_samples,
     typical_threads,
 )
-from howfar.experiments.replication.factors import REPLICA_FACTORS, SEMI_SYNC
+from howfar.experiments.replication.factors import REPLICA_FACTORS, REPLICA_RTT_NS, REPLICATION, SEMI_SYNC
 from howfar.experiments.replication.records import replica_lag
 from howfar.experiments.replication.texts import TEXTS
-from howfar.findings import Finding
+from howfar.findings import Finding, Quantity
 from howfar.plan.factor import Level
 from howfar.plan.factors import ORDINARY
 from howfar.plan.workload import Workload
@@ -519,8 +519,8 @@ def published_rows(curves: Sequence[ReplicationCurve], workload: Workload | None
     same_durability = [curve for curve in curves if curve.durability == curves[0].durability]
     rows = []
     for cell in cells:
-        mode = str(cell.factors["replication"])
-        ours = _our_point(same_durability, mode, cell.factors.get("replica_rtt_ns"))
+        mode = REPLICATION.level_in(cell.factors)
+        ours = _our_point(same_durability, mode, REPLICA_RTT_NS.level_or_none(cell.factors))
         rows.append((mode, cell.tps or 0.0, None if ours is None else ours.commits_per_s.value))
     return tuple(rows)
 
@@ -582,7 +582,13 @@ def _finding(
     """A finding about one point of a curve."""
     rtt_ns = curve.rest_rtt_ns if curve.replica_rtt_ns is None else curve.replica_rtt_ns
     parameters = {"threads": point.threads, "rtt_ns": rtt_ns or 0, **parameters}
-    return Finding(id=name, subject=replication_name(curve.mode), estimate=estimate, parameters=parameters)
+    return Finding(
+        id=name,
+        subject=replication_name(curve.mode),
+        metric=None if estimate is None else Quantity.ROUND_TRIPS if name == "round-trips" else Quantity.COMMITS,
+        estimate=estimate,
+        parameters=parameters,
+    )
 
 
 def _cost_sentences(curves: Sequence[ReplicationCurve], published: Published, kind: str) -> tuple[str, ...]:
@@ -633,7 +639,12 @@ def one_connection_findings(curve: ReplicationCurve, published: Published) -> li
     return [
         _finding(name, curve, single.commits_per_s, single, **figures),
         *(
-            Finding(id="published", subject=mode_name(mode), estimate=Estimate(value=per_s, low=None, high=None))
+            Finding(
+                id="published",
+                subject=mode_name(mode),
+                metric=Quantity.COMMITS,
+                estimate=Estimate(value=per_s, low=None, high=None),
+            )
             for mode, per_s, _ in rows[:1]
         ),
     ]

@@ -9,10 +9,19 @@ from statistics import median
 from typing import Final, TypeVar
 
 from howfar.contract.receipt import TrialReceipt
-from howfar.experiments.replication.factors import MODE_LABELS, REPLICA_FACTORS, SEMI_SYNC
+from howfar.experiments.replication.factors import (
+    DURABILITY,
+    FAULT,
+    MODE_LABELS,
+    REPLICA_FACTORS,
+    REPLICA_RTT_NS,
+    REPLICATION,
+    SEMI_SYNC,
+    WAIT_FOR,
+)
 from howfar.experiments.replication.records import FallbackSample, LagRecord
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY, level_of
+from howfar.plan.factors import ORDINARY, SERVER, THREADS, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
@@ -44,11 +53,11 @@ class ReplicationArm:
 
     @property
     def mode(self) -> str:
-        return str(self.level("replication"))
+        return REPLICATION.level_in(self.arm.factors)
 
     @property
     def threads(self) -> int:
-        return int(self.arm.factors.get("threads", 1))
+        return THREADS.level_in(self.arm.factors)
 
     @property
     def waits(self) -> bool:
@@ -57,12 +66,12 @@ class ReplicationArm:
 
     @property
     def durability(self) -> str:
-        return str(self.level("durability"))
+        return DURABILITY.level_in(self.arm.factors)
 
     @property
     def replica_rtt_ns(self) -> int | None:
         """The configured RTT to a replica. None: no replica."""
-        level = self.arm.factors.get("replica_rtt_ns")
+        level = REPLICA_RTT_NS.level_or_none(self.arm.factors)
         return None if level is None or self.mode == ALONE else int(level)
 
     def level(self, name: str) -> Level | None:
@@ -100,7 +109,7 @@ class ReplicationArm:
     @property
     def rest_rtt_ns(self) -> float | None:
         """Round trip at rest to the replica whose acknowledgement completes a commit: median over trials."""
-        position = int(self.level("wait_for") or 1)
+        position = WAIT_FOR.level_in(self.arm.factors)
         rtts_ns = [
             rtt_ns for trial in self.trials.values() if (rtt_ns := _rest_rtt_ns(trial.receipt, position)) is not None
         ]
@@ -120,15 +129,15 @@ def replication_arms(table: TrialTable) -> tuple[ReplicationArm, ...]:
         ReplicationArm(arm, server_kind(table.run.info, arm), table.trials[arm.name])
         for arm in table.run.info.arms
         if arm.role is not ArmRole.DUPLICATE
-        and arm.factors.get("replication", "off") != "off"
-        and arm.factors.get("fault", "none") == "none"
+        and REPLICATION.level_in(arm.factors) != "off"
+        and FAULT.level_in(arm.factors) == "none"
         and table.trials[arm.name]
     )
 
 
 def server_kind(info: RunInfo, arm: Arm) -> str:
     """Kind of server of an arm; a plan may compare several."""
-    named = str(arm.factors.get("server", info.server_kind))
+    named = SERVER.level_or_none(arm.factors) or info.server_kind
     return next((kind for kind in ("mariadb", "mysql") if kind in named.lower()), info.server_kind)
 
 

@@ -15,6 +15,7 @@ from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import fill
 from howfar.report import figures, palette
 from howfar.report.charts import (
+    LOG_SCALE,
     PHONE,
     Axis,
     Drawable,
@@ -160,7 +161,7 @@ class _ThroughputPanels:
         self.shape = by_style(alt.Shape, "series", shapes, key)
         self.threads, x_domain = threads, (threads[0] / 1.15, threads[-1] * 1.15)
         options = {"values": threads, "format": "d", "grid": False, "labelOverlap": True}
-        self.x = axis(alt.X, "threads", "connections", x_domain, log=2, **options)
+        self.x = axis(alt.X, "threads", f"connections ({LOG_SCALE})", x_domain, log=2, **options)
 
     def panel(self, rtt: int | None, first: bool) -> Drawable:
         curves_here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]

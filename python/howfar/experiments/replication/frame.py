@@ -11,7 +11,7 @@ from howfar.experiments.replication.analysis import point_at, round_trip_sentenc
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
 from howfar.experiments.replication.crash.analysis import max_loss_share
 from howfar.experiments.replication.crash.texts import FAULT_TEXTS
-from howfar.experiments.replication.factors import SEMI_SYNC
+from howfar.experiments.replication.factors import DURABILITY, REPLICATION, SEMI_SYNC
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
 from howfar.findings import capital, fill, note
@@ -257,7 +257,9 @@ def _has_semi_sync(summary: Summary) -> bool:
 def _acknowledgements_line(summary: Summary) -> str:
     """What the primary counted in the last good trial of each cell."""
     counts_or_none = [
-        _acknowledged_and_not(cell.receipt) for cell in summary.cells if cell.factors.get("replication") in SEMI_SYNC
+        _acknowledged_and_not(cell.receipt)
+        for cell in summary.cells
+        if REPLICATION.level_or_none(cell.factors) in SEMI_SYNC
     ]
     counts = [count for count in counts_or_none if count is not None]
     if not counts:
@@ -298,7 +300,7 @@ _NOT_AS_CONFIGURED = (
     "timeout in ms was",
     "counters went back",
 )
-"""Texts in the void reasons of `experiments/replication/lab/proof.py` that mean that replication was not as configured."""
+"""Texts in the void reasons of `contract/replication_receipt.py` that mean that replication was not as configured."""
 _LOAD_FAILED = ("no commit was acknowledged before the fault",)
 
 
@@ -316,7 +318,7 @@ def _void_trials_line(summary: Summary) -> str:
 def flush_line(summary: Summary) -> str:
     fsync_ns = summary.environment.fsync_ns
     system = summary.environment.work_file_system
-    levels = sorted({str(cell.factors["durability"]) for cell in summary.cells if "durability" in cell.factors})
+    levels = sorted({DURABILITY.level_in(cell.factors) for cell in summary.cells if "durability" in cell.factors})
     if fsync_ns is None:
         return note(TEXTS["flush-unknown"], levels=", ".join(levels))
     took = f"{fsync_ns / 1e3:.0f} µs" if fsync_ns < 1e6 else f"{fsync_ns / 1e6:.1f} ms"

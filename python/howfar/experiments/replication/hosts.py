@@ -1,4 +1,4 @@
-"""Primaries with their replicas on the user's hosts. `Held…` classes run on a host; `Remote…` classes are their counterparts in the
+"""Primaries with their replicas on the user's hosts. `Hosted…` classes run on a host; `Remote…` classes are their counterparts in the
 driver."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from howfar.fleet.node import WORK_DIRECTORY
 from howfar.fleet.ray_driver import HostLink
 from howfar.fleet.remote import RemoteHost, RemoteObject
 from howfar.fleet.server_group import HostGroupKind, LinkBetween
-from howfar.fleet.serving import PREPARE_TIMEOUT_S, HeldServer, HeldStore, RemoteServer, ServerOrder
+from howfar.fleet.serving import PREPARE_TIMEOUT_S, HostedServer, HostedStore, RemoteServer, ServerOrder
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.network import Cpus, Host
 from howfar.lab.servers import RunQuery, ServerContext, TableServer
@@ -43,8 +43,8 @@ _CALL_TIMEOUT_S = 30.0
 """Time limit of a call, in addition to that of its statement."""
 
 
-class HeldMember(HeldServer):
-    """Held on a member's host: a running server with its own data, and sessions with it."""
+class HostedMember(HostedServer):
+    """Runs on a member's host: a running server with its own data, and sessions with it."""
 
     def __init__(self, order: ServerOrder, seed: Seed) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
@@ -81,13 +81,13 @@ class HeldMember(HeldServer):
 class RemoteMember(RemoteServer):
     """The driver's counterpart of a member's `TableServer`, with the methods that a replica set needs."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        super().__init__(held, held.call("describe"))
-        self.password = held.facts(str)
+    def __init__(self, remote_object: RemoteObject) -> None:
+        super().__init__(remote_object, remote_object.call("describe"))
+        self.password = remote_object.facts(str)
 
     def become_ready(self) -> None:
-        self.held.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
-        self.version = self.held.call("describe").version
+        self.remote_object.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
+        self.version = self.remote_object.call("describe").version
 
     def free_bytes(self) -> int:
         return int(self._ask("free_bytes"))
@@ -100,16 +100,16 @@ class RemoteMember(RemoteServer):
 
     @contextmanager
     def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
-        key = self.held.call("begin", timeout_s, as_client)
+        key = self.remote_object.call("begin", timeout_s, as_client)
         try:
-            yield lambda sql: self.held.call("ask", key, sql, timeout_s=timeout_s + _CALL_TIMEOUT_S)
+            yield lambda sql: self.remote_object.call("ask", key, sql, timeout_s=timeout_s + _CALL_TIMEOUT_S)
         finally:
             with suppress(LabError):  # a server that has stopped has no session to end
-                self.held.call("end", key)
+                self.remote_object.call("end", key)
 
     def stop(self) -> None:
         """Stop the server and remove its data; on a lost host both are gone already."""
-        self.held.drop()
+        self.remote_object.drop()
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class RealReplicationLink(ReplicationLink):
 
 def _load_template(order: ServerOrder) -> None:
     """Run on a host: load the tables once into a template, which later servers only copy."""
-    HeldStore(order)
+    HostedStore(order)
     shutil.rmtree(order.work, ignore_errors=True)
 
 
@@ -217,11 +217,11 @@ class HostsReplication:
                 order = self._order.for_host(
                     host_and_cpus[0].spec.address, host_and_cpus[1], WORK_DIRECTORY / seed.name
                 )
-                held = host_and_cpus[0].hold(
-                    partial(HeldMember, order, seed), timeout_s=PREPARE_TIMEOUT_S, called=seed.name
+                remote_object = host_and_cpus[0].create(
+                    partial(HostedMember, order, seed), timeout_s=PREPARE_TIMEOUT_S, called=seed.name
                 )
-                stack.callback(held.drop)
-                return Member(seed.name, cast(TableServer, RemoteMember(held)), dialect, spec)
+                stack.callback(remote_object.drop)
+                return Member(seed.name, cast(TableServer, RemoteMember(remote_object)), dialect, spec)
 
             primary, *replicas = pool.map(start_member, seeds, hosts_and_cpus)
             node_pairs = [(low, high) for low, high in pairs(len(hosts_and_cpus)) if spec.cluster or low == 0]

@@ -12,6 +12,7 @@ from howfar.cli.lab_groups import GroupOptions
 from howfar.contract.ping_messages import UnixTarget
 from howfar.errors import UsageError
 from howfar.experiments.replication.factors import (
+    CONSISTENCY,
     DISTANCES,
     REPLICA_RATE_BPS,
     REPLICA_RTT_NS,
@@ -92,7 +93,10 @@ def _read(values: Mapping[str, str | None], server: str) -> Plan | None:
         raise UsageError(
             f"howfar does not replicate {program.kind}", "Leave out --replication, or choose a server that speaks SQL."
         )
-    option_texts = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
+    option_texts = {
+        "replication": f"--replication {mode}",
+        "consistency": f"--consistency {levels[CONSISTENCY.name]}",
+    }
     unsupported = unsupported_levels(plan)
     for factor, option in option_texts.items():
         for reason in unsupported.get(factor, {}).values():

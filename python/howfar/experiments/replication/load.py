@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from howfar.contract.messages import LoadJob, UnixTarget, Workload
 from howfar.contract.receipt import ReplicationReceipt, SecondWriter, TrialReceipt, WritersReceipt
+from howfar.contract.server_receipt import SessionReceipt
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.experiments.replication.factors import CLUSTERS, FAULT, REPLICATION, ROW_BYTES, WRITERS
@@ -154,7 +155,7 @@ def _measure_with_fault(trial: StartedTrial) -> None:
     session = fault_result.outcome.ready.receipt
     prechecked = environment.precheck(session)
     replication = (prechecked.receipt.replication or ReplicationReceipt()).updated(fault_result.receipt)
-    results.receipt = TrialReceipt(session=session).updated(prechecked.receipt)
+    results.receipt = TrialReceipt(session=SessionReceipt.from_engine(session)).updated(prechecked.receipt)
     results.receipt.replication = replication
     results.measured, results.fault = load.make_figures(fault_result.outcome), fault_result.record
     if mismatches := (*prechecked.violations, *load.find_mismatches(fault_result.outcome)):

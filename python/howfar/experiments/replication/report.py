@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from howfar.analysis.advice import Advice, advise
+from howfar.analysis.advice import Advice, Parameters, advise
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.replication import charts, frame
@@ -103,7 +103,13 @@ def _safe_mode_advice(findings: ReplicationFindings, kind: str) -> Advice | None
         clause = TEXTS.get(f"{other.mode}-shows", "")
         reasons.append(fill(TEXTS["other-mode"], mode=SEMI_SYNC[other.mode], rate=other.commits_per_s, clause=clause))
     action = fill(TEXTS["safe-mode"], how=configuration(kind).waiting(mode))
-    return Advice(action=action, because=_sentence(reasons), lines=configuration(kind).lines(mode))
+    return Advice(
+        action=action,
+        because=_sentence(reasons),
+        lines=configuration(kind).lines(mode),
+        id="safe-mode",
+        parameters=_mode_figures(rows[mode], losses),
+    )
 
 
 def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -120,7 +126,30 @@ def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | N
     elif row.replica_rtt_ns:
         in_flight = row.commits_per_s.value * row.replica_rtt_ns / 2e9
         reasons.append(fill(TEXTS["always-in-flight"], commits=in_flight))
-    return Advice(action=TEXTS["asynchronous-mode"], because=_sentence(reasons), lines=configuration(kind).lines(ASYNC))
+    return Advice(
+        action=TEXTS["asynchronous-mode"],
+        because=_sentence(reasons),
+        lines=configuration(kind).lines(ASYNC),
+        id="asynchronous-mode",
+        parameters=_mode_figures(row, losses),
+    )
+
+
+def _mode_figures(row: ModeComparison, losses: Sequence[CrashLoss]) -> Parameters:
+    """The figures of advice to use a mode: its rate, its cost, and what its crashes lost."""
+    figures: Parameters = {
+        "mode": row.mode,
+        "durability": row.durability,
+        "connections": row.threads,
+        "rtt_ns": row.replica_rtt_ns or 0,
+        "commits_per_s": row.commits_per_s.value,
+    }
+    if row.cost is not None:
+        figures["ratio"] = row.cost.value
+    if of_mode := [loss for loss in losses if loss.mode == row.mode]:
+        figures["crashes"] = sum(loss.crashes for loss in of_mode)
+        figures["most_lost_per_crash"] = max(loss.lost_per_crash.value for loss in of_mode)
+    return figures
 
 
 def _more_connections_advice(cost: ReplicationCost | None) -> Advice | None:
@@ -129,14 +158,14 @@ def _more_connections_advice(cost: ReplicationCost | None) -> Advice | None:
     curve = max(curves, key=lambda candidate: candidate.rest_rtt_ns or 0.0, default=None)
     if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _MIN_GROWTH_FOR_ADVICE:
         return None
-    because = fill(
-        TEXTS["waits-together"],
-        rtt_ns=curve.replica_rtt_ns or 0,
-        rate=curve.points[0].commits_per_s,
-        threads=curve.growth_threads,
-        growth=curve.growth,
-    )
-    return Advice(action=TEXTS["more-connections"], because=because)
+    parameters: Parameters = {
+        "rtt_ns": curve.replica_rtt_ns or 0,
+        "rate": curve.points[0].commits_per_s.value,
+        "threads": curve.growth_threads or 0,
+        "growth": curve.growth.value,
+    }
+    because = fill(TEXTS["waits-together"], **parameters)
+    return Advice(action=TEXTS["more-connections"], because=because, id="more-connections", parameters=parameters)
 
 
 def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -144,9 +173,13 @@ def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | Non
     if not stories:
         return None
     worst = max(stories, key=lambda story: story.unprotected.value)
-    mode, bound = replication_name(worst.mode), worst.lasts_to_end_of_load
-    because = fill(TEXTS["without-replica"], mode=mode, bound=bound, commits=worst.stated_unprotected)
-    return Advice(action=TEXTS["monitor"], because=because, lines=configuration(kind).timeout_lines())
+    parameters: Parameters = {
+        "mode": replication_name(worst.mode),
+        "bound": int(worst.lasts_to_end_of_load),
+        "commits": worst.stated_unprotected,
+    }
+    because, lines = fill(TEXTS["without-replica"], **parameters), configuration(kind).timeout_lines()
+    return Advice(action=TEXTS["monitor"], because=because, lines=lines, id="monitor", parameters=parameters)
 
 
 def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -155,9 +188,18 @@ def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice |
     if not stories:
         return None
     longest = max(stories, key=lambda story: story.stall_ms.value)
-    mode, stall_s = replication_name(longest.mode), longest.stall_ms.value / 1e3
-    because = fill(TEXTS["stood-still"], mode=mode, replicas=longest.replicas, stall_s=stall_s)
-    return Advice(action=TEXTS["second-replica"], because=because, lines=configuration(kind).second_lines(longest.mode))
+    parameters: Parameters = {
+        "mode": replication_name(longest.mode),
+        "replicas": longest.replicas,
+        "stall_s": longest.stall_ms.value / 1e3,
+    }
+    return Advice(
+        action=TEXTS["second-replica"],
+        because=fill(TEXTS["stood-still"], **parameters),
+        lines=configuration(kind).second_lines(longest.mode),
+        id="second-replica",
+        parameters=parameters,
+    )
 
 
 def _quoted_rows(findings: ReplicationFindings) -> list[ModeComparison]:
@@ -275,11 +317,8 @@ def _throughput_section(cost: ReplicationCost, answered: bool) -> list[Block]:
     if len({point.threads for point in points}) < 2:
         return []
     has_published = PUBLISHED_RTT_NS in charts.sorted_distances(cost.curves) and bool(cost.published)
-    caption = (
-        "Points: measured, with 95 % intervals where there are enough blocks; both axes are logarithmic."
-        + (" Dashed: predicted." if any(point.predicted for point in points) else "")
-        + (" Crosses: published figures, one connection." if has_published else "")
-    )
+    predicted = any(point.predicted for point in points)
+    caption = note(TEXTS["throughput-caption"], predicted=predicted, published=has_published)
     title = _growth_title(cost) if answered else TEXTS["growth-unknown"]
     return [Chart("commits", capital(title), caption, partial(charts.draw_throughput, cost), throughput_matrix(cost))]
 
@@ -341,9 +380,7 @@ def _split_section(cost: ReplicationCost) -> list[Block]:
     chart = Chart(
         "split",
         capital(_split_title(cost, quoted)),
-        "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this rate. Wire: one "
-        "round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the replica's "
-        "own work. RTT: the cost of the acknowledgement in round trips.",
+        TEXTS["split-caption"],
         partial(charts.draw_split, cost),
         tables[0],
     )
@@ -402,8 +439,7 @@ def _lag_section(cost: ReplicationCost) -> list[Block]:
         "most": lambda curve: figures.whole_number(curve.lag_max),
         "heartbeat\nage, ms": lambda curve: figures.number(curve.heartbeat_p50_ms),
     }
-    note = "The last good trials with the most connections: transactions committed on the primary and not yet applied on the replica."
-    title = "How far the replica was behind over one trial of each mode"
+    note, title = TEXTS["lag-caption"], TEXTS["lag-title"]
     chart = Chart("lag", title, note, partial(charts.draw_lag, cost), make_table("", curves, fields))
     return [Details("How far behind is the replica?", (chart, make_table("Lag", curves, fields, (note,))))]
 

@@ -41,6 +41,15 @@ TEXTS: Texts = {
     "split": "a commit with {subject} from {threads:of connection} takes {estimate:.2f} round trips",
     "split-unknown": "parts of a commit's time, by mode and connections",
     "panel": "RTT {rtt} to the replica",
+    "lag-title": "How far the replica was behind over one trial of each mode",
+    # Captions of the charts.
+    "throughput-caption": "points: measured, with 95 % intervals where there are enough blocks"
+    "{predicted:?. Dashed: predicted}{published:?. Crosses: published figures, one connection}",
+    "split-caption": "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this "
+    "rate. Wire: one round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the "
+    "replica's own work. RTT: the cost of the acknowledgement in round trips.",
+    "lag-caption": "The last good trials with the most connections: transactions committed on the primary and not yet applied on the "
+    "replica.",
     # Details.
     "splits": "Where does a commit's time go{rtt:? at {rtt}}?",
     "prediction-errors": "in percent: the error of the prediction. {predicted} of {figures} figures are predicted; the model uses the "

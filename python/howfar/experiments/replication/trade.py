@@ -8,6 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
+
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
 from howfar.experiments.replication.arms import (
     ALONE,
@@ -21,11 +23,16 @@ from howfar.experiments.replication.arms import (
     typical_threads,
 )
 from howfar.experiments.replication.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings
-from howfar.experiments.replication.factors import CLUSTERS, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF
+from howfar.experiments.replication.factors import (
+    CLUSTERS,
+    DURABILITY,
+    REPLICA_RTT_NS,
+    SEMI_SYNC,
+    SYNCHRONOUS_COMMIT_OFF,
+)
 from howfar.experiments.replication.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import fill
-from howfar.plan.factor import Level
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
@@ -49,7 +56,7 @@ class ModeComparison(Part):
     """One row of the table."""
 
     mode: str
-    says: str
+    text: str = Field(alias="says")
     """The name of the mode."""
     replica_rtt_ns: int | None = None
     """The distance of the row. A row without a replica has it too, so that the rows of a distance stay together. None: no link."""
@@ -164,7 +171,7 @@ def _trade_row(
     loss, per_s = crash_group.loss if crash_group else None, commits_per_s.value
     return ModeComparison(
         mode=mode,
-        says=mode_name(mode),
+        text=mode_name(mode),
         replica_rtt_ns=distance,
         threads=threads,
         fault=loss.fault if loss else None,
@@ -186,9 +193,6 @@ class _CrashGroup:
     levels: Levels
     loss: CrashLoss
     losses: tuple[CrashLoss, ...]
-
-    def level(self, name: str) -> Level | None:
-        return dict(self.levels).get(name, ORDINARY.get(name))
 
     @property
     def comparable(self) -> Levels:
@@ -232,9 +236,9 @@ def _crash_only_rows(crash_groups: Sequence[_CrashGroup]) -> tuple[ModeCompariso
     ):
         loss = group.loss
         rates = [point.commits_per_s for point in loss.each if point.commits_per_s > 0]
-        distance = int(group.level("replica_rtt_ns") or loss.replica_rtt_ns)
+        distance = REPLICA_RTT_NS.level_or_none(dict(group.levels)) or loss.replica_rtt_ns
         cost = _unpaired_ratio(rates, reference_rates.get(group.comparable, ()))
-        durability = str(group.level("durability"))
+        durability = DURABILITY.level_in(dict(group.levels))
         rows.append(
             _trade_row(
                 loss.mode, distance, group, loss.commits_per_s, threads=loss.threads, durability=durability, cost=cost

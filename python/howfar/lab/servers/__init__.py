@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 from howfar.contract.environment import DataFacts
 from howfar.contract.messages import Target, UnixTarget
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.server_receipt import RequestedServer, ServerReceipt, SessionView
 from howfar.errors import HowfarError, LabError, ServerCrashed, describe_exit_status
 from howfar.lab.environment import read_listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
@@ -58,21 +58,11 @@ _SHUTDOWN_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
 """Minimum expected rate at which a server reads its tables into memory at startup."""
-_MIN_PAGES_ALLOWED = 32
-"""Number of pages that a server may read from files during any trial that writes. MySQL read one to six of its own pages (undo,
-dictionary), and MariaDB 17 to 19 after rows of a megabyte had evicted them. Reading this many takes less than a millisecond."""
-_COMMITS_PER_PAGE = 1000
 
 
 def ready_timeout_s(pool_bytes: int) -> float:
     """Time allowed for a server with this buffer pool to start."""
     return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
-
-
-def pages_allowed(commits: int | None) -> int:
-    """Maximum number of pages that may be read from files during a trial with this many commits; 0 if `commits` is None, because a
-    load that only reads finds all pages in memory."""
-    return 0 if commits is None else max(_MIN_PAGES_ALLOWED, commits // _COMMITS_PER_PAGE)
 
 
 Transport = Literal["socket", "tcp"]
@@ -341,6 +331,8 @@ class TableServer(ServerProcess):
     """Signal on which the server ends cleanly without waiting for its clients."""
     no_network_setting: str | None = None
     """A setting that must be ON in a server without networking."""
+    counts_commits = False
+    """Whether its counter `commits` includes each commit of the load."""
 
     @abstractmethod
     def _facts(self) -> dict[str, str]:
@@ -348,14 +340,6 @@ class TableServer(ServerProcess):
 
     def _wait_for_sessions_to_end(self) -> None:
         """Wait for the load's sessions to end, in servers that add a session's last counts only then."""
-
-    def _counter_violations(self, counters: Mapping[str, int], commits: int | None) -> list[str]:
-        """Violations found in the growth of the counters since the load began."""
-        # PostgreSQL also counts a page as read when it extends a table.
-        pages_read = counters.get("pages_read", 0) - counters.get("table_pages", 0)
-        if pages_read <= pages_allowed(commits):
-            return []
-        return [f"the server read {pages_read} pages from files during the trial: the data was not all in memory"]
 
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
@@ -366,12 +350,6 @@ class TableServer(ServerProcess):
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         facts = self._facts()
         ports = self.context.host.run(lambda: listening_ports(self.pid))
-        violations = self._counter_violations(counters, commits)
-        networking_is_off = self.no_network_setting is None or facts.get(self.no_network_setting) == "ON"
-        if self.port is None and (ports or not networking_is_off):
-            violations.append(
-                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
-            )
         receipt = ServerReceipt(
             kind=self.kind,
             pid=self.pid,
@@ -380,7 +358,8 @@ class TableServer(ServerProcess):
             tcp_ports=list(ports),
             listen_queue=self._listen_queue,
         )
-        return receipt, tuple(violations)
+        requested = RequestedServer(commits, self.counts_commits, self.port is not None, self.no_network_setting)
+        return receipt, receipt.violations(requested)
 
     def shut_down(self) -> None:
         """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""

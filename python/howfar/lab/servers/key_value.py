@@ -5,14 +5,14 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from howfar.contract.environment import DataFacts
 from howfar.contract.messages import Target, TcpTarget, UnixTarget
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.server_receipt import RequestedStore, ServerReceipt, SessionView, StoreAddress
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
@@ -113,18 +113,6 @@ _PROBE_TIMEOUT_S = 3.0
 """Time limit for an answer on the server's own host. A server that accepts only TLS may never answer plain text."""
 
 
-@dataclass(frozen=True)
-class StoreAddress:
-    """An address on which a server listens, and the protocols that it answers there."""
-
-    at: str
-    """The socket's path, or the address with its port."""
-    plain: bool
-    """Whether the server answers plain text."""
-    tls: str | None
-    """TLS version after a handshake with our CA; None if no handshake was tried, or if it failed."""
-
-
 def probe_address(
     dialect: StoreDialect, target: Target, host: Host, tls_context: ssl.SSLContext | None
 ) -> StoreAddress:
@@ -132,7 +120,7 @@ def probe_address(
     text, because a Memcached without TLS would take the handshake for the beginning of a line."""
     plain = _probe_protocol(dialect, target, host, None) is not None
     tls = None if tls_context is None else _probe_protocol(dialect, target, host, tls_context)
-    return StoreAddress(describe_address(target), plain, tls)
+    return StoreAddress(at=describe_address(target), plain=plain, tls=tls)
 
 
 def _probe_protocol(
@@ -149,18 +137,6 @@ def _probe_protocol(
         return host.run(query_version)
     except LabError:
         return None
-
-
-def listen_violations(listen_address: StoreAddress, is_encrypted: bool) -> tuple[str, ...]:
-    """Violations if the server does not answer at the path's address as requested. `is_encrypted`: whether it must accept only TLS."""
-    if not is_encrypted:
-        return () if listen_address.plain else (f"the server does not answer plain text at {listen_address.at}",)
-    violations = []
-    if listen_address.tls is None:
-        violations.append(f"the server was to speak TLS at {listen_address.at} and does not")
-    if listen_address.plain:
-        violations.append(f"the server speaks plain text at {listen_address.at}, where it was to speak TLS only")
-    return tuple(violations)
 
 
 _READY_TIMEOUT_S = 20.0
@@ -248,11 +224,9 @@ class KeyValueServer(ServerProcess):
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
         facts = self._dialect.facts(self._ready_session)
-        host, is_encrypted = self.context.host, self._settings.tls is not None
+        host = self.context.host
         ports, paths = host.run(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
         listen_address = probe_address(self._dialect, self._local_target(self._transport), host, self._tls_context())
-        violations = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, is_encrypted)]
-        violations += [*_rejection_violations(counters), *self._dialect.mismatches(facts, counters)]
         receipt = ServerReceipt(
             content=None,
             kind=self.kind,
@@ -261,11 +235,13 @@ class KeyValueServer(ServerProcess):
             counters=counters,
             tcp_ports=list(ports),
             sockets=list(paths),
-            listen_address=asdict(listen_address),
+            listen_address=listen_address,
             listen_queue=self._listen_queue,
             warnings=[line for line in self.log_lines() if _WARNING_MARK in line][:_MAX_WARNINGS],
         )
-        return receipt, tuple(violations)
+        socket = self._settings.socket
+        requested = RequestedStore(self.port, None if socket is None else str(socket), self._settings.tls is not None)
+        return receipt, (*receipt.store_violations(requested), *self._dialect.mismatches(facts, counters))
 
     def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
         # Try plain text first, because a Redis without TLS would take our handshake for the beginning of a line, and wait for the
@@ -306,31 +282,6 @@ class KeyValueServer(ServerProcess):
     def _tls_context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
-
-    def _listen_mismatches(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
-        """Violations if the sockets and ports that the kernel lists for the server are not the requested ones."""
-        expected_ports = () if self.port is None else (self.port,)
-        expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
-        violations = []
-        if ports != expected_ports:
-            violations.append(
-                f"the server listens on the TCP ports {list(ports)}, it was to listen on {list(expected_ports)}"
-            )
-        if paths != expected_paths:
-            violations.append(
-                f"the server listens on the sockets {list(paths)}, it was to listen on {list(expected_paths)}"
-            )
-        return violations
-
-
-def _rejection_violations(counters: Mapping[str, int]) -> list[str]:
-    """Violations if the server evicted keys or rejected connections."""
-    violations = []
-    if evicted := counters.get("evicted_keys", 0):
-        violations.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
-    if rejected := counters.get("rejected_connections", 0):
-        violations.append(f"the server rejected {rejected} connections")
-    return violations
 
 
 class KeyValueStore(Store):

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pg8000.native
-from pg8000.exceptions import DatabaseError, InterfaceError
+from pg8000.exceptions import DatabaseError
 
+from howfar.clients.postgresql import ERRORS, PostgresqlConnection, error_message
 from howfar.contract.messages import Target, UnixTarget
-from howfar.contract.receipt import SessionView
+from howfar.contract.server_receipt import SessionView
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.sandbox import as_other_user, children_of
 from howfar.lab.servers import (
@@ -217,37 +217,35 @@ def _open_session(
     password: str | None,
     tls_context: ssl.SSLContext | None,
     timeout_s: float = _ANSWER_TIMEOUT_S,
-) -> pg8000.native.Connection:
+) -> PostgresqlConnection:
     """Open a session. Raises LabError."""
     unix_socket, host, port = address_parts(target)
     try:
-        return pg8000.native.Connection(
+        return PostgresqlConnection(
             user,
             unix_sock=unix_socket,
             host=host,
             port=port or _PORT,
             database=database,
             password=password,
-            # With None, pg8000 would request TLS, and misread a refused connection as the answer to that request.
-            ssl_context=tls_context or False,
+            ssl_context=tls_context,
             timeout=timeout_s,
         )
-    except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(f"connecting to {describe_address(target)} failed: {_server_message(error)}") from error
+    except ERRORS as error:
+        raise LabError(f"connecting to {describe_address(target)} failed: {error_message(error)}") from error
 
 
 def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
         with contextlib.closing(_open_session(target, USER, DATABASE, password, tls_context)) as probe:
-            rows = _fetch_rows(
-                probe,
+            rows = probe.rows(
                 "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
                 "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
             )
             return SessionView.model_validate(rows[0])
-    except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(_server_message(error)) from error
+    except ERRORS as error:
+        raise LabError(error_message(error)) from error
 
 
 class PostgresServer(TableServer):
@@ -255,10 +253,11 @@ class PostgresServer(TableServer):
 
     kind = "postgresql"
     shutdown_signal = signal.SIGINT
+    counts_commits = True
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._admin_session: pg8000.native.Connection | None = None
+        self._admin_session: PostgresqlConnection | None = None
         context = settings.context
         port = context.port(_PORT) if settings.networking else _PORT
         remote_access = (
@@ -331,10 +330,10 @@ class PostgresServer(TableServer):
         self._admin_session = self._open_admin_session()
         self._wait_for_sessions_to_end()
 
-    def _open_admin_session(self) -> pg8000.native.Connection:
+    def _open_admin_session(self) -> PostgresqlConnection:
         session = self._connect(_ADMIN_ROLE, self._settings.database)
         if self._settings.streaming is not None:
-            session.run("SET synchronous_commit = local")  # there may be no replica yet that could acknowledge
+            session.rows("SET synchronous_commit = local")  # there may be no replica yet that could acknowledge
         return session
 
     @contextlib.contextmanager
@@ -344,17 +343,16 @@ class PostgresServer(TableServer):
 
         def run_query(sql: str) -> list[Row]:
             try:
-                return _fetch_rows(session, sql)
-            except (DatabaseError, InterfaceError, OSError) as error:
-                raise LabError(_server_message(error)) from error
+                return session.rows(sql)
+            except ERRORS as error:
+                raise LabError(error_message(error)) from error
 
         try:
             yield run_query
         finally:
-            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
-                session.close()
+            session.close()
 
-    def _connect(self, user: str, database: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> pg8000.native.Connection:
+    def _connect(self, user: str, database: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> PostgresqlConnection:
         """A session over the socket."""
         password = None if user == _ADMIN_ROLE else self._settings.password
         try:
@@ -366,11 +364,11 @@ class PostgresServer(TableServer):
     def query(self, sql: str, label: str | None = None) -> list[Row]:
         assert self._admin_session is not None, "the server is ready"
         try:
-            return _fetch_rows(self._admin_session, sql)
-        except (DatabaseError, InterfaceError, OSError) as error:
+            return self._admin_session.rows(sql)
+        except ERRORS as error:
             what = label or repr(sql[:200])
             self._check_alive(f"during {what}", connection_lost=not isinstance(error, DatabaseError))
-            raise LabError(f"the server refused {what}: {_server_message(error)}{self._last_output()}") from error
+            raise LabError(f"the server refused {what}: {error_message(error)}{self._last_output()}") from error
 
     def read_counts(self) -> ServerCounts:
         """The server's counts. PostgreSQL counts the sessions that have logged in, but not their queries."""
@@ -398,12 +396,6 @@ class PostgresServer(TableServer):
         setting = "CASE source WHEN 'session' THEN reset_val ELSE current_setting(name) END"
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
-
-    def _counter_violations(self, counters: Mapping[str, int], commits: int | None) -> list[str]:
-        violations = super()._counter_violations(counters, commits)
-        if commits is not None and counters["commits"] < commits:
-            violations.append(f"the server counted {counters['commits']} commits, the load at least {commits}")
-        return violations
 
     def _wait_for_sessions_to_end(self) -> None:
         """Wait until the load's sessions have ended, because a session reports its last counts when it ends."""
@@ -444,8 +436,7 @@ class PostgresServer(TableServer):
 
     def disconnect(self) -> None:
         if self._admin_session is not None:
-            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
-                self._admin_session.close()
+            self._admin_session.close()
             self._admin_session = None
 
 
@@ -463,24 +454,6 @@ def _is_running(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
-
-
-def _fetch_rows(connection: pg8000.native.Connection, sql: str) -> list[Row]:
-    rows = connection.run(sql) or []
-    names = [column["name"] for column in connection.columns or ()]
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _server_message(error: Exception) -> str:
-    """The server's own message in an error of pg8000, which holds all fields of the server's report. If closing the connection failed
-    too, pg8000 raises that error, with the server's error as its context."""
-    inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, DatabaseError):
-        inner = inner.__context__
-    if isinstance(inner, DatabaseError):
-        error = inner
-    fields = error.args[0] if error.args else None
-    return str(fields.get("M", fields)) if isinstance(fields, dict) else str(error)
 
 
 class PostgresStore(TableStore):

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 
 import pymysql
-from pymysql.cursors import DictCursor
 
+from howfar.clients import OWN_SERVER
+from howfar.clients.mysql import MysqlConnection
 from howfar.contract.messages import Target, UnixTarget
-from howfar.contract.receipt import SessionView
+from howfar.contract.server_receipt import SessionView
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.servers import (
     DATABASE,
@@ -117,7 +118,7 @@ class SqlServer(TableServer):
         self.kind = dialect.kind
         self._settings = settings
         self._dialect = dialect
-        self._admin_session: pymysql.Connection[DictCursor] | None = None
+        self._admin_session: MysqlConnection | None = None
         context = settings.context
         port = context.port(3306) if settings.networking else None
         init_file = context.work / "init.sql"
@@ -192,7 +193,7 @@ class SqlServer(TableServer):
                 lambda: LabError("the server did not come to rest: transactions are not purged", "Is it overloaded?"),
             )
 
-    def connect(self, timeout_s: float) -> pymysql.Connection[DictCursor]:
+    def connect(self, timeout_s: float) -> MysqlConnection:
         """Open a further session over the socket; a statement that exceeds `timeout_s` fails with pymysql.Error. Raises LabError."""
         try:
             return _connect(UnixTarget(path=str(self.socket)), self._settings.password, timeout_s, None)
@@ -202,12 +203,11 @@ class SqlServer(TableServer):
 
     @contextlib.contextmanager
     def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
-        with self.connect(timeout_s) as connection, connection.cursor() as cursor:
+        with self.connect(timeout_s) as connection:
 
             def run_query(sql: str) -> list[Row]:
                 try:
-                    cursor.execute(sql)
-                    return list(cursor.fetchall())
+                    return connection.rows(sql)
                 except (pymysql.Error, OSError) as error:
                     raise LabError(str(error)) from error
 
@@ -216,9 +216,7 @@ class SqlServer(TableServer):
     def query(self, sql: str, label: str | None = None) -> list[Row]:
         assert self._admin_session is not None, "the server is ready"
         try:
-            with self._admin_session.cursor() as cursor:
-                cursor.execute(sql)
-                return list(cursor.fetchall())
+            return self._admin_session.rows(sql)
         except pymysql.Error as error:
             self._check_alive(f"during {label or repr(sql[:60])}", connection_lost=_is_connection_lost(error))
             if label is not None:
@@ -272,36 +270,32 @@ def convert_counters(status: Mapping[str, int]) -> dict[str, int]:
     return counters
 
 
-def _connect(
-    target: Target, password: str, timeout_s: float, tls_context: ssl.SSLContext | None
-) -> pymysql.Connection[DictCursor]:
+def _connect(target: Target, password: str, timeout_s: float, tls_context: ssl.SSLContext | None) -> MysqlConnection:
     """Open a session. Raises pymysql.Error."""
     unix_socket, host, port = address_parts(target)
-    return pymysql.connect(
+    return MysqlConnection(
+        OWN_SERVER,
         unix_socket=unix_socket,
         host=host,
         port=port or 0,
         user=USER,
         password=password,
         database=DATABASE,
-        autocommit=True,
         connect_timeout=10,
         read_timeout=timeout_s,
         ssl=tls_context,
-        ssl_disabled=tls_context is None,
-        cursorclass=DictCursor,
     )
 
 
 def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        probe = _connect(target, password, _VIEW_TIMEOUT_S, tls_context)
-        with probe, probe.cursor() as cursor:
-            cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
-            view: Row = dict(cursor.fetchone() or {})
-            cursor.execute("SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')")
-            view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
+        with _connect(target, password, _VIEW_TIMEOUT_S, tls_context) as probe:
+            (view,) = probe.rows("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
+            status = probe.rows(
+                "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')"
+            )
+            view |= {row["Variable_name"].lower(): row["Value"] for row in status}
             return SessionView.model_validate(view)
     except pymysql.Error as error:
         raise LabError(str(error)) from error

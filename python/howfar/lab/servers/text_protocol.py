@@ -6,10 +6,10 @@ import socket
 import ssl
 from typing import Any
 
+from howfar.clients.peer import MAX_BYTES, MAX_PARTS, PeerConnection, PeerError
 from howfar.contract.messages import Target, UnixTarget
 from howfar.errors import LabError
 from howfar.lab.servers import describe_address
-from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, PeerConnection, PeerError
 
 
 class ServerError(LabError):

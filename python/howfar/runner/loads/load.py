@@ -22,7 +22,7 @@ from howfar.contract.messages import (
 from howfar.contract.receipt import ArrivalsReceipt, TrialReceipt
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, MeasuredJob
-from howfar.plan.factors import offered_per_s
+from howfar.plan.factors import THREADS, offered_per_s
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import Plan
 from howfar.store.records import Arm, Measured
@@ -120,7 +120,7 @@ def make_load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int
         protocol=environment.protocol,
         session=make_session(session_spec(arm.factors), environment.trust, environment.fetches_server_key),
         workload=workload,
-        connections=int(arm.factors["threads"]),
+        connections=THREADS.level_in(arm.factors),
         arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pydantic import Field
+
 from howfar.analysis.causes import limit_cause
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
@@ -16,11 +18,12 @@ from howfar.experiments.network.answer import compare, compared_cells, groups_by
 from howfar.experiments.network.bandwidth.texts import CURVES
 from howfar.experiments.network.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
 from howfar.experiments.network.what_if import SHARED_CPU, network
-from howfar.findings import Finding, fill
+from howfar.findings import Finding, Quantity, fill
 from howfar.model.facts import ArmFacts
 from howfar.model.resource import LINKS, Resource
 from howfar.paths import is_direct, is_modelled
 from howfar.plan.factor import Level
+from howfar.plan.factors import PATH, RATE_BPS, THREADS
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -44,7 +47,7 @@ class Ceiling(Part):
     resource: Resource
     tps: float
     tps_interval: PositiveInterval = None
-    says: str
+    text: str = Field(alias="says")
 
 
 class Curve(Part):
@@ -72,7 +75,7 @@ class Curve(Part):
 
 class Scaling(Part):
     curves: tuple[Curve, ...]
-    says: str
+    text: str = Field(alias="says")
     """How well the model predicted curves from others. Empty: it predicted none."""
 
 
@@ -92,12 +95,12 @@ def curves_of(summary: Summary) -> tuple[Curve, ...]:
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     """The curves of a run. None: no cells differ only in their number of connections."""
     workload = run.info.stored_plan.workload
-    all_series = [one_series for one_series in series(facts) if is_modelled(one_series.factors.get("path"))]
+    all_series = [one_series for one_series in series(facts) if is_modelled(PATH.level_or_none(one_series.factors))]
     curve_series = [one_series for one_series in all_series if len(one_series.arms) > 1]
     if not curve_series:
         return None
     curves = tuple(_curve(run, one_series, all_series, workload) for one_series in curve_series)
-    return Scaling(curves=curves, says=errors_text(curves))
+    return Scaling(curves=curves, text=errors_text(curves))
 
 
 def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workload: Workload | None) -> Curve:
@@ -156,9 +159,9 @@ def _ceilings(curve_series: Series, workload: Workload | None) -> tuple[Ceiling,
             resource, rate_bps = Resource(station.name), top.rate_bps or 0.0
             figures = {"size": _kb(station.demand_s * rate_bps / 8), "rate": format_rate_bps(rate_bps)}
             text = fill(CURVES["link"], station=station.name, **figures)
-        ceiling = Ceiling(resource=resource, tps=tps, says=text)
+        ceiling = Ceiling(resource=resource, tps=tps, text=text)
         if _is_read_off_top(ceiling, top):
-            ceiling = ceiling.model_copy(update={"says": fill(CURVES["read off"], ceiling=text)})
+            ceiling = ceiling.model_copy(update={"text": fill(CURVES["read off"], ceiling=text)})
         ceilings.append(ceiling)
     return tuple(sorted(ceilings, key=lambda ceiling: ceiling.tps))
 
@@ -182,7 +185,9 @@ def predict_from_other_curve(
         and other.factors_without("path", *_LINK) == curve_series.factors_without("path", *_LINK)
     ]
     loopback = [
-        other for other in similar if is_direct(other.factors.get("path"), 1, by_socket=False) and len(other.arms) > 1
+        other
+        for other in similar
+        if is_direct(PATH.level_or_none(other.factors), 1, by_socket=False) and len(other.arms) > 1
     ]
     links = [
         other
@@ -243,7 +248,7 @@ def _published(info: RunInfo, curve_series: Series) -> tuple[dict[int, float], P
             continue
         tps_by_threads = {}
         for cell in entry.cells:
-            threads = cell.factors.get("threads")
+            threads = THREADS.level_or_none(cell.factors)
             rest = {name: level for name, level in cell.factors.items() if name != "threads"}
             if (
                 isinstance(threads, int)
@@ -293,11 +298,11 @@ def _tps(cell: CellSummary) -> float:
 
 
 def _threads(cell: CellSummary) -> int:
-    return int(cell.factors.get("threads", 1))
+    return THREADS.level_in(cell.factors)
 
 
 def _rate_bps(curve: Sequence[CellSummary]) -> float:
-    return float(curve[0].factors.get("rate_bps", 0))
+    return float(RATE_BPS.level_or_none(curve[0].factors) or 0)
 
 
 _NO_LIMIT = ("refuted", Resource.ERRORS.id, Resource.INVALID.id, Resource.NOT_ESTABLISHED.id)
@@ -339,7 +344,8 @@ def _curve_finding(
     verdict = (
         Resolution.FASTER if "faster_bps" in parameters else Resolution.NOT_RESOLVED if name in _NO_LIMIT else None
     )
-    return Finding(id=name, subject=subject, estimate=estimate, verdict=verdict, parameters=parameters)
+    metric = None if estimate is None else Quantity.THROUGHPUT
+    return Finding(id=name, subject=subject, metric=metric, estimate=estimate, verdict=verdict, parameters=parameters)
 
 
 def _is_faster(curve: Sequence[CellSummary], other: Sequence[CellSummary]) -> bool:

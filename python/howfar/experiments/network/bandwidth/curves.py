@@ -15,10 +15,11 @@ from howfar.experiments.network.bandwidth.texts import REPORT
 from howfar.experiments.network.fit import Prediction
 from howfar.findings import fill
 from howfar.model.resource import LINKS
-from howfar.plan.factors import FACTORS
+from howfar.plan.factors import CONNECT, FACTORS, RATE_BPS
 from howfar.report import figures, palette
 from howfar.report.charts import (
     LABEL_SIZE,
+    LOG_SCALE,
     PHONE,
     Drawable,
     Rows,
@@ -54,7 +55,6 @@ def scaling(summary: Summary) -> list[Block]:
     caption = fill(
         REPORT["curves"], intervals=any(point.tps.low is not None for curve in curves for point in curve.points)
     )
-    caption += REPORT["logarithmic"]
     columns = plain_columns("curve", "connections", "transactions/s", "model", "band", "published")
     rows = tuple(
         plain_cells(
@@ -74,7 +74,7 @@ def scaling(summary: Summary) -> list[Block]:
             resource_name(ceiling.resource),
             figures.number(ceiling.tps),
             figures.percent(curve.top.tps.value / ceiling.tps),
-            ceiling.says,
+            ceiling.text,
         )
         for curve in curves
         for ceiling in curve.ceilings
@@ -135,7 +135,7 @@ def predictions(summary: Summary) -> list[Block]:
         Column("worst", "error"),
     )
     notes = [fill(REPORT["predicted"], curves="; ".join(names), basis=basis) for basis, names in bases.items()]
-    notes += [finding.says] if (finding := summary.find_findings(Scaling)) and finding.says else []
+    notes += [finding.text] if (finding := summary.find_findings(Scaling)) and finding.text else []
     if constructed_points := sum(
         prediction.by_construction for curve in curves if (prediction := curve.foreign or curve.own)
     ):
@@ -236,7 +236,7 @@ def curve_panels(summary: Summary) -> list[Panel]:
         return []
     kinds: dict[str, list[Curve]] = {}
     for curve in curves:
-        kinds.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
+        kinds.setdefault(CONNECT.level_in(curve.factors), []).append(curve)
     names = dict.fromkeys(name for curves_of_kind in kinds.values() for name in curve_labels(curves_of_kind))
     colours = styles(list(names), palette.SERIES)
     return [
@@ -250,7 +250,7 @@ TITLES = {"persistent": "persistent connections", "per-transaction": "a connecti
 
 def curve_name(curve: Curve) -> str:
     """Its name with the rate as in tables: `remote, 10 Gb/s`."""
-    rate = curve.factors.get("rate_bps")
+    rate = RATE_BPS.level_or_none(curve.factors)
     if rate is None:
         return curve.name
     shown = {FACTORS["rate_bps"].label(rate): figures.rate(float(rate))}
@@ -357,7 +357,7 @@ def _draw_limit(name: str, curve: Curve, domain: tuple[float, float], width: int
 def _connections_axis(threads: list[int], domain: tuple[float, float], width: int, field: str = "threads") -> alt.X:
     """The axis of connections, with ticks at the levels, or at fewer of them if the labels would touch."""
     ticks = threads[:: 1 + len(threads) * 34 // max(width, 1)]
-    return axis(alt.X, field, "connections", domain, 2, values=ticks, format="d", grid=False)
+    return axis(alt.X, field, f"connections ({LOG_SCALE})", domain, 2, values=ticks, format="d", grid=False)
 
 
 def _draw_shapes(summary: Summary, width: int) -> Drawable:

@@ -18,7 +18,7 @@ from howfar.experiments.network.what_if import WhatIf, WhatIfSettings, WhatIfWor
 from howfar.findings import Finding
 from howfar.model.facts import ArmFacts
 from howfar.paths import is_modelled
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import CONTENT, ORDINARY, PATH
 from howfar.plan.workload import Workload
 from howfar.report.document import Document
 from howfar.report.grid import is_grid
@@ -40,7 +40,7 @@ def what_if(
     plain_series = [
         one_series
         for one_series in series(facts)
-        if is_modelled(one_series.factors.get("path")) and _is_plain(one_series)
+        if is_modelled(PATH.level_or_none(one_series.factors)) and _is_plain(one_series)
     ]
     link_series = [one_series for one_series in plain_series if not one_series.is_local]
     whole_run = whole_run_finding if isinstance(whole_run_finding, WhatIf) else None
@@ -53,7 +53,7 @@ def what_if(
     base_series = max(
         link_series or plain_series, key=lambda one_series: (len(one_series.arms) > 1, one_series.top.tps.value)
     )
-    content = base_series.top.level("content")
+    content = CONTENT.level_in(base_series.top.arm.factors)
     costs = {"compression": algorithm_costs(facts, content), **connect_costs(facts)}
     base = fit(base_series.arms, workload).model_copy(update=costs)
     settings = (
@@ -83,7 +83,7 @@ def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
         settings.append(measured.model_copy(update=changed))
 
     for threads in (1, 2 * measured.threads):
-        add(threads=min(threads, base.threads_most))
+        add(threads=min(threads, base.max_threads))
     add(rtt_s=measured.rtt_s + _FAR_S)
     for rate in (_SLOW_BPS, 1e9, _FAST_BPS):
         add(rate_bps=rate)
@@ -106,6 +106,9 @@ class BandwidthExperiment(Experiment):
             "scaling": scaling(evidence.table.run, evidence.facts),
             "what_if": what_if(evidence.facts, evidence.workload, evidence.whole_run_findings.get("what_if")),
         }
+
+    def without_answer(self, key: str, finding: Part) -> Part | None:
+        return None if isinstance(finding, WhatIf) else finding
 
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         return conclude(evidence)

@@ -62,7 +62,6 @@ REPORT: Texts = {
     "model": " Dashed line and band: the model{foreign:?, predicted from other cells of this run where possible}.",
     "ceilings": " Dotted: the maximum that a resource allows.",
     "limits": "The closest ceiling: {curve} reaches {share:share} of what {resource} allows",
-    "logarithmic": " Both axes are logarithmic.",
     "shapes": "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared.",
     "budget": "At the highest throughput, {share:share} of the time between two transactions is {part}",
     "budgets": (

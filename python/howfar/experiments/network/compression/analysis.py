@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from pydantic import Field
+
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.network import what_if as model
@@ -24,13 +26,14 @@ from howfar.experiments.network.answer import (
 )
 from howfar.experiments.network.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.network.compression.texts import CONTENTS, ECONOMICS
+from howfar.experiments.network.factors import COMPRESSION
 from howfar.experiments.network.fit import carried_payload, fit, series, settings_of
 from howfar.experiments.network.what_if import WhatIf, WhatIfCompression
-from howfar.findings import Finding, fill
+from howfar.findings import Finding, Quantity, fill
 from howfar.model.facts import ArmFacts
 from howfar.paths import is_modelled
 from howfar.plan.factor import Level
-from howfar.plan.factors import level_of
+from howfar.plan.factors import CONTENT, PATH, TLS, level_of
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -107,7 +110,7 @@ class CompressionRow(Part):
 
 class CompressionEconomics(Part):
     rows: tuple[CompressionRow, ...]
-    says: str
+    text: str = Field(alias="says")
 
 
 def algorithm_costs(facts: Sequence[ArmFacts], content: Level | None) -> tuple[WhatIfCompression, ...]:
@@ -120,7 +123,11 @@ def algorithm_costs(facts: Sequence[ArmFacts], content: Level | None) -> tuple[W
 
 
 def _pairs_on_content(facts: Sequence[ArmFacts], algorithm: Level, content: Level | None) -> list[ArmPair]:
-    return [pair for pair in find_pairs(facts, "compression", algorithm) if pair.plain.level("content") == content]
+    return [
+        pair
+        for pair in find_pairs(facts, "compression", algorithm)
+        if CONTENT.level_in(pair.plain.arm.factors) == content
+    ]
 
 
 def _median_cost(algorithm: str, measured_pairs: Sequence[ArmPair]) -> WhatIfCompression | None:
@@ -187,7 +194,7 @@ def analyse_compression(
         for content in _models_of_contents(facts, workload)
         for row in _compare_algorithms(content, floors, is_resample)
     )
-    return CompressionEconomics(rows=rows, says="") if rows else None
+    return CompressionEconomics(rows=rows, text="") if rows else None
 
 
 def with_sentences(findings: CompressionEconomics) -> CompressionEconomics:
@@ -197,7 +204,7 @@ def with_sentences(findings: CompressionEconomics) -> CompressionEconomics:
         name: level_advice([row for row in rows if row.content == name]) for name in {row.content for row in rows}
     }
     rows = tuple(row.model_copy(update={"level_advice": advice[row.content]}) for row in rows)
-    return findings.model_copy(update={"rows": rows, "says": compression_sentence(rows)})
+    return findings.model_copy(update={"rows": rows, "text": compression_sentence(rows)})
 
 
 def _apply_intervals(row: CompressionRow) -> CompressionRow:
@@ -227,14 +234,16 @@ def is_open_ended(row: CompressionRow) -> bool:
 def _models_of_contents(facts: Sequence[ArmFacts], workload: Workload | None) -> list[_ContentModel]:
     models = []
     modelled_cells = [
-        cell for cell in facts if is_modelled(cell.arm.factors.get("path")) and cell.level("tls") == "off"
+        cell
+        for cell in facts
+        if is_modelled(PATH.level_or_none(cell.arm.factors)) and TLS.level_in(cell.arm.factors) == "off"
     ]
-    for name in dict.fromkeys(cell.level("content") for cell in modelled_cells):
-        content_cells = tuple(cell for cell in modelled_cells if cell.level("content") == name)
+    for name in dict.fromkeys(CONTENT.level_in(cell.arm.factors) for cell in modelled_cells):
+        content_cells = tuple(cell for cell in modelled_cells if CONTENT.level_in(cell.arm.factors) == name)
         plain = [
             one_series
             for one_series in series(content_cells)
-            if one_series.factors.get("compression", "off") == "off" and not one_series.is_local
+            if COMPRESSION.level_in(one_series.factors) == "off" and not one_series.is_local
         ]
         if plain:
             best_series = max(plain, key=lambda one_series: one_series.top.tps.value)
@@ -402,7 +411,9 @@ def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
     known = [name for name, value in (("bytes", parameters.get("bytes")), ("cpu", cpu_ratio)) if value is not None]
     if not known:
         return ()
-    return (Finding(id="-and-".join(known), subject=place, estimate=cpu_ratio, parameters=parameters),)
+    metric = None if cpu_ratio is None else Quantity.CPU
+    finding = Finding(id="-and-".join(known), subject=place, metric=metric, estimate=cpu_ratio, parameters=parameters)
+    return (finding,)
 
 
 def _explain_losses(evidence: RunEvidence) -> tuple[Finding, ...]:
@@ -419,7 +430,7 @@ def _explain_losses(evidence: RunEvidence) -> tuple[Finding, ...]:
         return ()
     _, place, cell, cpu_ratio = min(losses, key=lambda loss: loss[0])
     parameters: dict[str, str | int | float] = {"algorithm": str(level_of(cell.factors, "compression"))}
-    return (Finding(id="cpu", subject=place, estimate=cpu_ratio, parameters=parameters),)
+    return (Finding(id="cpu", subject=place, metric=Quantity.CPU, estimate=cpu_ratio, parameters=parameters),)
 
 
 _Compared = tuple[CellSummary, Estimate, Resolution | None]
@@ -468,6 +479,7 @@ def _content_finding(location: str, plain: CellSummary, compared: Sequence[_Comp
     return Finding(
         id=next((name for name, applies in outcomes.items() if applies), "no-difference"),
         subject=f"{CONTENTS.get(content, content)} {location}",
+        metric=Quantity.THROUGHPUT,
         estimate=ratio,
         verdict=verdict if valid else Resolution.NOT_RESOLVED,
         parameters=parameters | {name: limit.resource.value for name, limit in limits.items() if limit is not None},

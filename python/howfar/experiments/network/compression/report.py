@@ -21,7 +21,7 @@ from howfar.experiments.network.compression.analysis import (
 from howfar.experiments.network.compression.texts import REPORT, TEXTS
 from howfar.experiments.network.grid import NOT_VALID, grid_document, prediction_text
 from howfar.findings import Finding, fill
-from howfar.plan.factors import level_of
+from howfar.plan.factors import RATE_BPS, level_of
 from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,
@@ -107,7 +107,7 @@ def measured_rows(summary: Summary, content: str) -> Rows:
     """A row for each cell over a link with this kind of data: algorithm, rate, throughput with its interval."""
     rows: Rows = []
     for cell in summary.cells:
-        rate_bps = cell.factors.get("rate_bps")
+        rate_bps = RATE_BPS.level_or_none(cell.factors)
         if (
             cell.role is ArmRole.DUPLICATE
             or level_of(cell.factors, "content") != content
@@ -254,7 +254,6 @@ def _chart_section(summary: Summary) -> list[Block]:
     has_intervals = any(point["low"] < point["high"] for point in points)
     caption = fill(REPORT["points"], intervals=has_intervals)
     caption += REPORT["lines"] if any(row.curve for row in compared) else ""
-    caption += REPORT["logarithmic"]
     fields: dict[str | Column, Callable[[Point], str | Cell]] = {
         "data": lambda point: point["content"],
         "compression": lambda point: point["series"],
@@ -295,7 +294,7 @@ def costs_section(summary: Summary) -> list[Block]:
     for rate_bps in rates_bps:
         head = f"x at {figures.rate(rate_bps)}" if rate_bps else "x, no link"
         fields[f"{head}\n{'(predicted)' if answered else 'measured'}"] = partial(_comparison_cell, rate_bps)
-    notes = [summary.require_findings(CompressionEconomics).says] if answered else []
+    notes = [summary.require_findings(CompressionEconomics).text] if answered else []
     if any(is_open_ended(row) for row in compared):
         notes.append(REPORT["open"])
     if any(row.extrapolated for row in compared):

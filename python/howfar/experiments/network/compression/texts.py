@@ -41,7 +41,6 @@ REPORT: Texts = {
     "measured": "Transactions per second by the rate of the link, with and without compression",
     "points": "Points: measured{intervals:?, with 95 % intervals}.",
     "lines": " Lines: the model of each algorithm on this machine and data. Tick: below this link rate, compression pays off.",
-    "logarithmic": " Both axes are logarithmic.",
     "break-even": "{algorithm} pays off {pays}",
     "below": "below {rate:rate}",
     "everywhere": "at all rates",

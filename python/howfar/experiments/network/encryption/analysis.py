@@ -14,6 +14,8 @@ from itertools import chain
 from statistics import fmean, median
 from typing import NamedTuple
 
+from pydantic import Field
+
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
@@ -23,10 +25,10 @@ from howfar.experiments.network.arm_pairs import ArmPair, Tried, changed_levels,
 from howfar.experiments.network.encryption.texts import ECONOMICS
 from howfar.experiments.network.fit import fit, series, settings_of
 from howfar.experiments.network.what_if import is_known
-from howfar.findings import Finding, fill
+from howfar.findings import Finding, Quantity, fill
 from howfar.model.facts import ArmFacts
 from howfar.paths import is_modelled
-from howfar.plan.factors import level_of, tls_label
+from howfar.plan.factors import CONNECT, PATH, TLS, level_of, tls_label
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -66,7 +68,7 @@ class EncryptionRow(Part):
 
 class EncryptionEconomics(Part):
     rows: tuple[EncryptionRow, ...]
-    says: str
+    text: str = Field(alias="says")
 
 
 def analyse_encryption(
@@ -82,12 +84,12 @@ def analyse_encryption(
         for version, version_pairs in pairs_by_version
         if version_pairs
     )
-    return EncryptionEconomics(rows=rows, says="") if rows else None
+    return EncryptionEconomics(rows=rows, text="") if rows else None
 
 
 def with_sentences(findings: EncryptionEconomics) -> EncryptionEconomics:
     """The findings with their sentences."""
-    return findings.model_copy(update={"says": " ".join(map(encryption_sentence, findings.rows))})
+    return findings.model_copy(update={"text": " ".join(map(encryption_sentence, findings.rows))})
 
 
 def _make_row(
@@ -129,8 +131,8 @@ def _make_row(
 
 def _split_by_connect(all_pairs: Sequence[ArmPair]) -> tuple[list[ArmPair], list[ArmPair]]:
     """Pairs with persistent connections, and pairs with a connect for every transaction."""
-    persistent = [pair for pair in all_pairs if pair.plain.level("connect") != PER_TRANSACTION]
-    return persistent, [pair for pair in all_pairs if pair.plain.level("connect") == PER_TRANSACTION]
+    persistent = [pair for pair in all_pairs if CONNECT.level_in(pair.plain.arm.factors) != PER_TRANSACTION]
+    return persistent, [pair for pair in all_pairs if CONNECT.level_in(pair.plain.arm.factors) == PER_TRANSACTION]
 
 
 def _all_receipts_report(fact: Callable[[Receipt], bool | None], tls_pairs: Sequence[ArmPair]) -> bool | None:
@@ -188,7 +190,7 @@ def connect_costs(facts: Sequence[ArmFacts]) -> dict[str, float | None]:
     plain_effects = [
         _ConnectEffect(pair)
         for pair in find_pairs(facts, "connect", PER_TRANSACTION)
-        if pair.plain.level("tls") == "off"
+        if TLS.level_in(pair.plain.arm.factors) == "off"
     ]
     return _tls_costs(list(find_pairs(facts, "tls", versions[-1])) if versions else []) | {
         "connect_turns": _median_cost([_mean_round_trips(plain_effects)]),
@@ -219,14 +221,14 @@ def _predict_ratio(
 ) -> float | None:
     """A pair's ratio by the model, with costs from cells with other numbers of connections. None: those do not determine it, or
     it would be right by construction."""
-    if pair.only_bytes or not is_modelled(pair.plain.level("path")):
+    if pair.only_bytes or not is_modelled(PATH.level_in(pair.plain.arm.factors)):
         return None
     costs = _tls_costs([other for other in all_pairs if other.plain.threads != pair.plain.threads])
     # The plain cells connect equally often, so their demands already include that cost.
     costs |= {"connect_turns": 0.0, "connect_client_s": 0.0, "connect_server_s": 0.0}
     curve_series = next(one_series for one_series in series(facts) if pair.plain in one_series.arms)
     base = fit(curve_series.arms, workload).model_copy(update=costs)
-    connects_each_time = pair.plain.level("connect") == PER_TRANSACTION
+    connects_each_time = CONNECT.level_in(pair.plain.arm.factors) == PER_TRANSACTION
     if not is_known(base, tls=True, connect_each=connects_each_time):
         return None
     plain_settings = settings_of(pair.plain)
@@ -290,7 +292,7 @@ def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
         cpu_ratio = resolved_cpu_ratio(evidence, worst.cell, worst.plain)
         if cpu_ratio is not None and cpu_ratio.value > 1:
             version = tls_label(level_of(worst.cell.factors, "tls"))
-            findings.append(Finding(id=f"cpu/{connect}", subject=version, estimate=cpu_ratio))
+            findings.append(Finding(id=f"cpu/{connect}", subject=version, metric=Quantity.CPU, estimate=cpu_ratio))
     return tuple(findings)
 
 
@@ -329,4 +331,11 @@ def _version_finding(connect: str, version: str, results: Sequence[_Result]) -> 
         )
     worst, least = resolved[0], resolved[-1]
     parameters |= {"several": int(len(results) > 1), "least_ratio": least.ratio.value, "arm": worst.cell.arm}
-    return Finding(id=connect, subject=version, estimate=worst.ratio, verdict=worst.verdict, parameters=parameters)
+    return Finding(
+        id=connect,
+        subject=version,
+        metric=Quantity.THROUGHPUT,
+        estimate=worst.ratio,
+        verdict=worst.verdict,
+        parameters=parameters,
+    )

@@ -62,7 +62,7 @@ def costs_section(summary: Summary) -> list[Block]:
         fields[f"x persistent\nat {threads}"] = partial(_comparison_cell, threads, "persistent", answered)
     for threads in per_transaction:
         fields[f"x connect/txn\nat {threads}"] = partial(_comparison_cell, threads, "per_transaction", answered)
-    notes = [*([findings.says] if answered else []), fill(NOTE, predicted=answered)]
+    notes = [*([findings.text] if answered else []), fill(NOTE, predicted=answered)]
     return [Details("What encryption costs", (make_table("", findings.rows, fields, notes, stack=True),), open=True)]
 
 

@@ -28,9 +28,9 @@ from howfar.experiments.network.hops.texts import (
 from howfar.experiments.network.latency.analysis import Latency
 from howfar.experiments.network.latency.report import chart_blocks, main_table
 from howfar.experiments.paths.report import compared_cells, ratio_chart
-from howfar.findings import Finding, fill
+from howfar.findings import Finding, Quantity, fill
 from howfar.paths import PATHS
-from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
+from howfar.plan.factors import CONNECT, LOAD, PATH, THREADS, level_of, offered_per_s
 from howfar.plan.workload import Unit
 from howfar.report import figures
 from howfar.report.certainty import least_resolved
@@ -204,8 +204,8 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     """The cost of each hop; None unless the run compares a baseline without hops to paths with them over one link."""
     table = evidence.table
     arms = table.main_arms
-    paths = list(dict.fromkeys(str(arm.factors.get("path")) for arm in arms))
-    baseline_path = next((str(arm.factors.get("path")) for arm in arms if arm.role is ArmRole.BASELINE), None)
+    paths = list(dict.fromkeys(str(PATH.level_or_none(arm.factors)) for arm in arms))
+    baseline_path = next((str(PATH.level_or_none(arm.factors)) for arm in arms if arm.role is ArmRole.BASELINE), None)
     if baseline_path is None or not all(path in PATHS and PATHS[path].machines == 2 for path in paths):
         return None
     hop_paths = [path for path in paths if PATHS[path].hops]
@@ -215,7 +215,8 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     arms = [arm for arm in _comparable_arms(table, arms) if THREADS.level_in(arm.factors) == clients]
     sustained_arms = [arm for arm in arms if table.keeps_up(arm)]
     rates = [
-        {offered_per_s(arm.factors) for arm in sustained_arms if arm.factors.get("path") == path} for path in paths
+        {offered_per_s(arm.factors) for arm in sustained_arms if PATH.level_or_none(arm.factors) == path}
+        for path in paths
     ]
     per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
     cells_by_arm = {cell.arm: cell for cell in evidence.cells}
@@ -223,7 +224,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         baseline=baseline_path,
         per_s=per_s,
         hops=tuple(_hop_cost(path, per_s, arms, cells_by_arm, evidence) for path in hop_paths),
-        connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == baseline_path]),
+        connect_us=_connect_us(table, [arm for arm in arms if PATH.level_or_none(arm.factors) == baseline_path]),
         clients=clients,
         poolers=find_pooler_payoffs(table, baseline_path, evidence.floors),
         elsewhere=published_hops(table, arms),
@@ -245,7 +246,7 @@ def _hop_cost(
     path: str, per_s: float | None, arms: list[Arm], cells_by_arm: dict[str, CellSummary], evidence: RunEvidence
 ) -> HopCost:
     table = evidence.table
-    path_arms = [arm for arm in arms if arm.factors.get("path") == path]
+    path_arms = [arm for arm in arms if PATH.level_or_none(arm.factors) == path]
     kept_arms = [arm for arm in path_arms if _keeps_connections(arm)]
     closed_loop_arm = next((arm for arm in kept_arms if offered_per_s(arm.factors) is None), None)
     closed_loop_cell = None if closed_loop_arm is None else cells_by_arm.get(closed_loop_arm.name)
@@ -336,20 +337,23 @@ def explain(costs: HopCosts) -> tuple[Finding, ...]:
     if not any(pooler_finding(pooler).id.startswith("pays") for pooler in costs.poolers):
         return ()
     parameters = {"connect_ms": connect_us.value / 1e3}
-    return (Finding(id="connect", subject=costs.baseline, estimate=connect_us, parameters=parameters),)
+    finding = Finding(
+        id="connect", subject=costs.baseline, metric=Quantity.CONNECT, estimate=connect_us, parameters=parameters
+    )
+    return (finding,)
 
 
 def hop_finding(hop: HopCost, costs: HopCosts, unit: Unit = "queries") -> Finding:
     """The finding about one path: its throughput; where that is not resolved, its added p50, if that is."""
     parameters: dict[str, str | int | float] = {"baseline": costs.baseline}
-    figure, resolution, finding_id = hop.throughput_ratio, hop.resolution, "slower"
+    figure, resolution, finding_id, metric = hop.throughput_ratio, hop.resolution, "slower", Quantity.THROUGHPUT
     differs = resolution is not None and resolution.is_difference
     if differs and figure is not None:
         finding_id = "slower" if figure.value < 1 else "faster"
         parameters |= {"share": abs(figure.value - 1), "units": unit}
     elif hop.p50_resolution is not None and hop.p50_resolution.is_difference and costs.per_s:
         figure, resolution, finding_id = hop.added_p50_us, hop.p50_resolution, "delay"
-        parameters = {"per_s": costs.per_s}
+        parameters, metric = {"per_s": costs.per_s}, Quantity.ADDED_P50
         if figure is not None and figure.value < 0:
             finding_id, parameters["saved"] = "saves", -figure.value
     elif figure is None:
@@ -357,7 +361,14 @@ def hop_finding(hop: HopCost, costs: HopCosts, unit: Unit = "queries") -> Findin
         resolution = Resolution.NOT_RESOLVED
     else:
         finding_id = UNRESOLVED
-    return Finding(id=finding_id, subject=hop.path, estimate=figure, verdict=resolution, parameters=parameters)
+    return Finding(
+        id=finding_id,
+        subject=hop.path,
+        metric=None if figure is None else metric,
+        estimate=figure,
+        verdict=resolution,
+        parameters=parameters,
+    )
 
 
 def hop_cells(summary: Summary) -> list[CellSummary]:
@@ -410,7 +421,7 @@ def find_pooler_payoffs(table: TrialTable, baseline_path: str, floors: NoiseFloo
     closed_loop_arms: dict[tuple[str, str, int], Arm] = {}
     for arm in _comparable_arms(table, table.run.info.arms):
         if offered_per_s(arm.factors) is None:
-            key = (str(arm.factors.get("path")), CONNECT.level_in(arm.factors), THREADS.level_in(arm.factors))
+            key = (str(PATH.level_or_none(arm.factors)), CONNECT.level_in(arm.factors), THREADS.level_in(arm.factors))
             closed_loop_arms.setdefault(key, arm)
     payoffs = []
     for path, connect in dict.fromkeys(key[:2] for key in closed_loop_arms):
@@ -500,7 +511,12 @@ def pooler_finding(pooler: PoolerPays) -> Finding:
         estimate = Estimate(value=pooler.pays_from, low=low, high=high)
     verdict = Resolution.NOT_RESOLVED if kind == "unclear" else None
     return Finding(
-        id=f"{kind}/{pooler.connect}", subject=pooler.path, estimate=estimate, verdict=verdict, parameters=parameters
+        id=f"{kind}/{pooler.connect}",
+        subject=pooler.path,
+        metric=None if estimate is None else Quantity.CLIENTS,
+        estimate=estimate,
+        verdict=verdict,
+        parameters=parameters,
     )
 
 
@@ -576,8 +592,8 @@ def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere
             if ratios := table.block_ratios(arm.name, reference.name):
                 published_ratios.append(
                     HopElsewhere(
-                        path=str(arm.factors["path"]),
-                        over=str(reference.factors["path"]),
+                        path=PATH.level_in(arm.factors),
+                        over=PATH.level_in(reference.factors),
                         connect=CONNECT.level_in(arm.factors),
                         theirs=cell.tps / baseline_cell.tps,
                         ours=judge_ratio(ratios).reported,

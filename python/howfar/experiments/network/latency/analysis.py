@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.cycle import REST, largest_parts
-from howfar.findings import Finding
+from howfar.findings import Finding, Quantity
 from howfar.plan.factor import Level
-from howfar.plan.factors import LOAD, offered_per_s
+from howfar.plan.factors import LOAD, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, mean_interval
@@ -200,14 +200,20 @@ def explain(latency: Latency, cells: Iterable[CellSummary]) -> tuple[Finding, ..
 def _capacity_finding(path: PathLatency, cell: CellSummary | None) -> Finding:
     """`cell`: the path in a closed loop, with the parts of a transaction's time. None: unknown."""
     if cell is None or cell.cycle is None or (part := largest_parts(cell.cycle, 1)[0]).name == REST:
-        return Finding(id="capacity", subject=path.name, estimate=path.capacity_per_s)
+        return Finding(id="capacity", subject=path.name, metric=Quantity.CAPACITY, estimate=path.capacity_per_s)
     parameters: dict[str, str | int | float] = {
-        "connections": int(cell.factors.get("threads", 1)),
+        "connections": THREADS.level_in(cell.factors),
         "time_ms": cell.cycle.us / 1e3,
         "part": part.name,
         "part_ms": part.us / 1e3,
     }
-    return Finding(id="occupied", subject=path.name, estimate=path.capacity_per_s, parameters=parameters)
+    return Finding(
+        id="occupied",
+        subject=path.name,
+        metric=Quantity.CAPACITY,
+        estimate=path.capacity_per_s,
+        parameters=parameters,
+    )
 
 
 def _rate_finding(path: PathLatency) -> Finding:
@@ -220,14 +226,27 @@ def _rate_finding(path: PathLatency) -> Finding:
     if too_high and path.capacity_per_s:
         finding_id, parameters["capacity"] = "too-high-of", path.capacity_per_s.value
     verdict = Resolution.NOT_RESOLVED if finding_id == "unclear" else None
-    return Finding(id=finding_id, subject=path.name, estimate=result.answered, verdict=verdict, parameters=parameters)
+    return Finding(
+        id=finding_id,
+        subject=path.name,
+        metric=Quantity.ANSWERED,
+        estimate=result.answered,
+        verdict=verdict,
+        parameters=parameters,
+    )
 
 
 def _p99_findings(latency: Latency) -> list[Finding]:
     rates = [{result.per_s for result in path.rates if result.p99_ms is not None} for path in latency.paths]
     per_s = max(set.intersection(*rates), default=None)
     return [
-        Finding(id="p99", subject=path.name, estimate=result.p99_ms, parameters={"per_s": per_s})
+        Finding(
+            id="p99",
+            subject=path.name,
+            metric=Quantity.P99,
+            estimate=result.p99_ms,
+            parameters={"per_s": per_s},
+        )
         for path in latency.paths
         for result in path.rates
         if per_s is not None and result.per_s == per_s

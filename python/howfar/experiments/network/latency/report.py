@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from howfar.analysis.advice import Advice
+from howfar.analysis.advice import Advice, Parameters
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.network.latency.analysis import (
@@ -20,6 +20,8 @@ from howfar.experiments.network.latency.analysis import (
 from howfar.experiments.network.latency.texts import (
     ANSWERED,
     CAPACITIES,
+    CURVES_TITLE,
+    CURVES_TOPIC,
     HEADROOM,
     KEEP_BELOW,
     MARKS,
@@ -164,12 +166,26 @@ def chart_blocks(latency: Latency) -> list[Block]:
 
     chart = Chart(
         "latency",
-        "Response times by percentile, a panel per rate",
+        _curves_title(latency),
         "Response times from when a transaction was due, all blocks merged; each line ends where only ten transactions were slower. A "
         "path that does not keep up with a rate is left out there.",
         draw,
     )
     return [Heading("How long answers take at each rate"), chart]
+
+
+def _curves_title(latency: Latency) -> str:
+    """The p99 of the slowest and the fastest path at the highest rate that more than one sustains, or the topic if there is none."""
+    by_rate: dict[float, list[tuple[float, str]]] = {}
+    for path in latency.paths:
+        for result in path.rates:
+            if result.keeps_up and result.p99_ms is not None:
+                by_rate.setdefault(result.per_s, []).append((result.p99_ms.value, path.name))
+    shared = [per_s for per_s, times in by_rate.items() if len(times) > 1]
+    if not shared:
+        return CURVES_TOPIC
+    (least, best), *_, (most, worst) = sorted(by_rate[max(shared)])
+    return fill(CURVES_TITLE, per_s=max(shared), most=most, worst=worst, least=least, best=best)
 
 
 def _advice(latency: Latency) -> tuple[Advice, ...]:
@@ -193,7 +209,14 @@ def _advice(latency: Latency) -> tuple[Advice, ...]:
             rate_text, is_lower_limit = figures.number(recommended_rate), recommended_max.low is not None
             because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE, low=is_lower_limit)
         action = fill(KEEP_BELOW, path=path.name, rate=rate_text, lower_limit=is_lower_limit)
-        advice.append(Advice(action=action, because=because))
+        figures_used: Parameters = {
+            "path": path.name,
+            "per_s": overloaded.per_s,
+            "capacity_per_s": capacity.value,
+            "below_per_s": recommended_rate if has_headroom else overloaded.per_s,
+            "answered": overloaded.answered.value,
+        }
+        advice.append(Advice(action=action, because=because, id="keep-below", parameters=figures_used))
     return tuple(advice)
 
 

@@ -32,6 +32,11 @@ ANSWERED = "At {per_s:,g}/s, it answered {answered} in time; in a closed loop wi
 HEADROOM = "{reason}; {share:share} of that{low:?, at the lower limit,} leaves room for bursts."
 """The reason if a share of the capacity is advised. It is not advised if the path queues below it, or if its interval reaches 0."""
 
+CURVES_TOPIC = "Response times by percentile, a panel per rate"
+CURVES_TITLE = (
+    "At {per_s:n}/s, 1 of 100 transactions takes longer than {most:table} ms with {worst}, {least:table} ms with {best}"
+)
+
 CAPACITIES = "Capacities in a closed loop (at any higher rate, the queue grows): {capacities}."
 """Note with the throughput of each path."""
 

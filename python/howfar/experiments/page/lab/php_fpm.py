@@ -21,6 +21,13 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
 
+from howfar.contract.application_receipt import (
+    ApplicationReceipt,
+    PagesReceipt,
+    PersistentClients,
+    RequestedPages,
+    RequestedService,
+)
 from howfar.contract.messages import (
     CpuStep,
     CustomStatement,
@@ -37,7 +44,7 @@ from howfar.contract.messages import (
     TextValues,
     UnixTarget,
 )
-from howfar.contract.receipt import ApplicationReceipt, TrialReceipt
+from howfar.contract.receipt import TrialReceipt
 from howfar.contract.services import services_of, sql_of
 from howfar.engine.process import Launcher, own_environment
 from howfar.errors import LabError, MissingError, PlanError
@@ -457,7 +464,6 @@ def count_keys_read(script: PageScript) -> Counter[ServiceName]:
     return keys
 
 
-ReportedCounts = Mapping[str, int]
 _DISCONNECT_TIMEOUT_S = 3.0
 """Time limit for a server to notice that a client has disconnected."""
 
@@ -502,7 +508,7 @@ def wait_until_no_clients(servers: Sequence[ConnectedServer]) -> None:
 class PageProof:
     """The result of comparing the counts that pages reported with the servers' counts."""
 
-    receipt: dict[str, object]
+    receipt: PagesReceipt
     violations: tuple[str, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
     """For each server, the number of connections that it had counted before."""
@@ -518,63 +524,52 @@ def prove_page(
     reported: Counter[str] = Counter()
     for _ in range(pages):
         reported.update(request_page(0).counts)
-    violations = _script_violations(reported, script, pages)
-    counts = {}
-    for server in used_servers:
-        counts[server.name], mismatches = _compare_counts(server, before[server.name], reported, script, pages)
-        violations += mismatches
+    waits = script.connect == "per_page"
+    counted = {server.name: _count_growth(server, before[server.name], waits) for server in used_servers}
     clients_seen = _clients_during_page(used_servers, request_page)
-    violations += _client_violations(used_servers, clients_seen)
-    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counts, "seen": clients_seen}
-    return PageProof(receipt, tuple(violations), {name: counts.connections for name, counts in before.items()})
+    receipt = PagesReceipt(
+        pages=pages,
+        reported=dict(reported),
+        counted={**counted},
+        seen={name: list(addresses) for name, addresses in clients_seen.items()},
+    )
+    violations = receipt.violations(_requested_pages(script, used_servers))
+    return PageProof(receipt, violations, {name: counts.connections for name, counts in before.items()})
 
 
-def _script_violations(reported: ReportedCounts, script: PageScript, pages: int) -> list[str]:
-    expected = count_round_trips(script)
-    violations = []
-    for name in services_of(script):
-        round_trips = reported[f"{name}_turns"] - reported[f"{name}_checks"]
-        if round_trips != expected[name] * pages:
-            violations.append(
-                f"{pages} pages told {round_trips} turns to {name}, the script has {expected[name] * pages}"
-            )
-        if script.connect == "per_page" and expected[name] and reported[f"{name}_connects"] != pages:
-            violations.append(
-                f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one"
-            )
-    if misses := reported["misses"]:
-        violations.append(f"the pages missed {misses} keys of {sum(count_keys_read(script).values()) * pages}")
-    return violations
+def _requested_pages(script: PageScript, used_servers: Sequence[ConnectedServer]) -> RequestedPages:
+    round_trips, keys = count_round_trips(script), count_keys_read(script)
+    key_stores = {server.name for server in used_servers if server.store is not None}
+    return RequestedPages(
+        services={
+            name: RequestedService(round_trips[name], keys[name], name in key_stores, service.tls is not None)
+            for name, service in services_of(script).items()
+        },
+        connects_per_page=script.connect == "per_page",
+        client_hosts=_client_hosts(used_servers),
+    )
 
 
-def _compare_counts(
-    server: ConnectedServer, before: ServerCounts, reported: ReportedCounts, script: PageScript, pages: int
-) -> tuple[dict[str, int], list[str]]:
-    """A server's counts, and violations if they differ from the pages' reports."""
-    name, deadline, queries = server.name, time.monotonic() + _DISCONNECT_TIMEOUT_S, 1
-    is_key_store = server.store is not None
+def _client_hosts(used_servers: Sequence[ConnectedServer]) -> dict[str, str]:
+    """For each server, the client's address that it must see."""
+    return {server.name: server.endpoint.expected_client_host for server in used_servers}
+
+
+def _count_growth(server: ConnectedServer, before: ServerCounts, waits: bool) -> dict[str, int]:
+    """Growth of a server's counts, without our own queries. `waits`: wait until the pages' clients have disconnected."""
+    deadline, queries = time.monotonic() + _DISCONNECT_TIMEOUT_S, 1
     after = read_counters(server)
-    while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
+    while waits and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         after, queries = read_counters(server), queries + 1
-    connects = reported[f"{name}_connects"]
     counts = {"connects": after.connections - before.connections}
-    expected = {"connects": connects}
     if before.round_trips is not None and after.round_trips is not None:
         counts["turns"] = after.round_trips - before.round_trips - queries * _round_trips_per_reading(server)
-        expected["turns"] = reported[f"{name}_turns"]
-        if not is_key_store and script.connect == "per_page":
-            expected["turns"] += connects  # the server also counts each connection's quit message, which has no reply
-    if is_key_store:
-        counts["keys"], expected["keys"] = after.keys - before.keys, count_keys_read(script)[name] * pages
+    if server.store is not None:
+        counts["keys"] = after.keys - before.keys
     else:
         counts["encrypted"] = after.encrypted - before.encrypted
-        expected["encrypted"] = connects if services_of(script)[name].tls is not None else 0
-    return counts, [
-        f"{name} counted {counts[quantity]} {quantity} of {pages} pages, which told {expected[quantity]}"
-        for quantity in counts
-        if counts[quantity] != expected[quantity]
-    ]
+    return counts
 
 
 def _clients_during_page(
@@ -599,42 +594,20 @@ def _clients_during_page(
     return seen
 
 
-def _client_violations(
-    used_servers: Sequence[ConnectedServer], addresses_seen: Mapping[ServiceName, tuple[str, ...]]
-) -> list[str]:
-    """Violations for clients whose connections do not come over the environment's path."""
-    violations = []
-    for server in used_servers:
-        wrong_addresses = {
-            address
-            for address in addresses_seen.get(server.name, ("nowhere",))
-            if address.partition(":")[0] != server.endpoint.expected_client_host
-        }
-        violations += [
-            f"{server.name} sees PHP at {address!r}, the path comes from {server.endpoint.expected_client_host!r}"
-            for address in wrong_addresses
-        ]
-    return violations
-
-
 def check_persistent_connections(
     used_servers: Sequence[ConnectedServer], children: int, counts_before: Mapping[ServiceName, int]
-) -> PageProof:
+) -> tuple[PersistentClients, tuple[str, ...]]:
     """Check persistent connections after the load: clients are still connected, and each child process has opened at most one
     connection. `counts_before`: the number of connections that each server had counted before the pool's first. Raises LabError."""
-    seen = {server.name: client_addresses(server) for server in used_servers}
-    new_connections = {
-        server.name: read_counters(server).connections - counts_before[server.name]
-        for server in used_servers
-        if server.name in counts_before
-    }
-    violations = _client_violations(used_servers, seen)
-    for name, connections in new_connections.items():
-        if connections > children:
-            violations.append(
-                f"{name} counted {connections} connections of {children} children, which were to keep one each"
-            )
-    return PageProof({"seen": seen, "connections": new_connections}, tuple(violations))
+    receipt = PersistentClients(
+        seen={server.name: list(client_addresses(server)) for server in used_servers},
+        connections={
+            server.name: read_counters(server).connections - counts_before[server.name]
+            for server in used_servers
+            if server.name in counts_before
+        },
+    )
+    return receipt, receipt.violations(children, _client_hosts(used_servers))
 
 
 def require_complete_page(reply: PhpReply, ends_with: str) -> PhpReply:
@@ -673,7 +646,7 @@ class PhpApplication:
         self._about = about
         self._servers = servers
         self._script: PageScript | None = None
-        self._proof = PageProof({}, ())
+        self._proof = PageProof(PagesReceipt(), ())
 
     @property
     def observed_process(self) -> Observed:
@@ -707,9 +680,10 @@ class PhpApplication:
         script = self._script
         if script is not None and script.connect == "persistent":
             used_servers = [server for server in self._servers if server.name in services_of(script)]
-            persistent = check_persistent_connections(used_servers, self._pool.children, self._proof.connections)
-            receipt.after = persistent.receipt
-            violations += persistent.violations
+            receipt.after, mismatches = check_persistent_connections(
+                used_servers, self._pool.children, self._proof.connections
+            )
+            violations += mismatches
         sentences = tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
         return CollectedReceipt(TrialReceipt(application=receipt), sentences)
 

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Literal
 
 from howfar.analysis.answer import UNRESOLVED
-from howfar.contract.receipt import ReplicationWindow
 from howfar.contract.receipt_messages import Histogram
+from howfar.contract.replication_receipt import ReplicationWindow
 from howfar.experiments.replication.agreement import GaleraMessages, Rtts, agreement_s, read_wait_s
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, replication_arms
@@ -23,15 +23,17 @@ from howfar.experiments.replication.cluster.texts import DISTANCE_LABELS
 from howfar.experiments.replication.distances import link_name
 from howfar.experiments.replication.factors import (
     CLUSTERS,
+    CONSISTENCY,
     DISTANCES,
     REPLICA_RATE_BPS,
     REPLICAS,
     ROW_BYTES,
     SEMI_SYNC,
     SHORT_ROW,
+    WAIT_FOR,
     WRITERS,
 )
-from howfar.findings import Finding
+from howfar.findings import Finding, Quantity
 from howfar.model.queueing import SharedCpuWork
 from howfar.plan.factors import node_rtts_ns
 from howfar.plan.named_links import NAMED_LINKS
@@ -165,7 +167,14 @@ def cluster_cost(table: TrialTable, workload: Workload | None) -> ClusterCost | 
     for arm in arms:
         nodes = REPLICAS.level_in(arm.arm.factors)
         arms_by_curve.setdefault(
-            (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
+            (
+                arm.mode,
+                CONSISTENCY.level_in(arm.arm.factors),
+                WRITERS.level_in(arm.arm.factors),
+                nodes,
+                arm.local_levels,
+            ),
+            [],
         ).append(arm)
     environment = table.run.info.environment
     cpus = None if environment.on_hosts else HostCpus.from_environment(environment, "server").machine_cpus
@@ -227,14 +236,14 @@ def _agreement_wait_s(arm: ReplicationArm, rtts_s: Rtts, operation: Operation) -
     if not rtts_s:
         return 0.0
     if arm.mode in CLUSTERS:
-        consistency = str(arm.level("consistency"))
+        consistency = CONSISTENCY.level_in(arm.arm.factors)
         if operation == "read":
             return read_wait_s(arm.mode, consistency, rtts_s)
         return agreement_s(arm.mode, consistency, rtts_s)
     if operation == "read":
         return 0.0
     if arm.mode in SEMI_SYNC:
-        completing_rtt_s = sorted(rtts_s.values())[int(arm.level("wait_for") or 1) - 1]
+        completing_rtt_s = sorted(rtts_s.values())[WAIT_FOR.level_in(arm.arm.factors) - 1]
         return CommitWait(arm.kind, arm.mode, completing_rtt_s).wait_s(arm.threads)
     return 0.0
 
@@ -476,7 +485,7 @@ class _ModeCurve:
         return ClusterPoint(
             arm=name,
             mode=arm.mode,
-            consistency=str(arm.level("consistency")),
+            consistency=CONSISTENCY.level_in(arm.arm.factors),
             nodes=1 if arm.mode == ALONE else REPLICAS.level_in(arm.arm.factors) + 1,
             distances=_distances_text(arm),
             row_bytes=ROW_BYTES.level_in(arm.arm.factors),
@@ -521,7 +530,7 @@ def _two_writers(arm: ReplicationArm, own_rows_arm: ReplicationArm | None) -> Tw
     trials = list(trials_by_block.values())
     p50s = [trial.second_p50_ms for trial in trials if trial.second_p50_ms is not None and trial.commits_per_s[1]]
     return TwoWriters(
-        rows=str(arm.level("writers")),
+        rows=WRITERS.level_in(arm.arm.factors),
         commits_per_s=mean_interval([sum(trial.commits_per_s) for trial in trials]),
         refused_per_s=mean_interval([trial.refused_per_s for trial in trials]),
         repeated_percent=mean_interval(
@@ -619,7 +628,8 @@ def _writers_findings(cost: ClusterCost, resolve: Callable[[str, Estimate], Reso
         name, subject = "same-row", mode_name(point.mode)
         if not verdict.is_difference:
             name, subject = UNRESOLVED, "two writers of the same row"
-        findings.append(Finding(id=name, subject=subject, estimate=ratio, verdict=verdict, parameters=text))
+        compared = {"metric": Quantity.THROUGHPUT, "estimate": ratio, "verdict": verdict}
+        findings.append(Finding(id=name, subject=subject, **compared, parameters=text))
         findings.append(Finding(id="refused", parameters={"refused": writers.repeated_percent.value / 100}))
         if writers.starved:
             counts = {"starved": writers.starved, "trials": writers.commits_per_s.n}
@@ -637,7 +647,9 @@ def _time_findings(cost: ClusterCost) -> tuple[Finding, ...]:
             name = "elsewhere"
         elif point.row_bytes in alone_ms:
             name, parameters = "slowed", {**parameters, "alone_ms": alone_ms[point.row_bytes]}
-        findings.append(Finding(id=name, subject=point.label, estimate=point.p50_ms, parameters=parameters))
+        findings.append(
+            Finding(id=name, subject=point.label, metric=Quantity.P50, estimate=point.p50_ms, parameters=parameters)
+        )
     return tuple(findings)
 
 

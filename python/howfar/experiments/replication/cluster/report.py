@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from howfar.analysis.advice import Advice
+from howfar.analysis.advice import Advice, Parameters
 from howfar.analysis.cells import Metric
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
@@ -142,13 +142,7 @@ def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
         "predicted p50 ms,\nits error": _prediction_cell,
     }
     predicted = note(TEXTS["predicted"], large=large, short=not large, shared_cpus=not has_own_hosts)
-    sending = (
-        "Large rows are not predicted: bytes between hosts are not counted."
-        if has_own_hosts
-        else "To send: by the link's rate, or by Galera's turns, if they take longer: of a row's pieces (gcs.max_packet_size), as "
-        "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card "
-        "sends to all others over that card."
-    )
+    sending = TEXTS["sending-uncounted" if has_own_hosts else "sending"]
     return make_table("", cost.points, fields, (predicted, sending) if large else (predicted,), stack=True)
 
 
@@ -247,12 +241,7 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
             f"{pair[0].conflicts}, {figures.UNKNOWN if pair[1].aborted is None else pair[1].aborted}"
         ),
     }
-    note = (
-        "Refused: errors as clients saw them; each repeats the transaction within the same latency, so p50 and p99 include the "
-        "repeats. Repeated: their share of all attempts. Servers counted, over all trials and the warm-up: conflicts found by "
-        "certification, and transactions rolled back for another node's that came first. Clients see both, and deadlocks on one node."
-    )
-    return (make_table("", points, fields, (note,), stack=True),)
+    return (make_table("", points, fields, (TEXTS["conflicts-caption"],), stack=True),)
 
 
 def model_sentence(cost: ClusterCost) -> str:
@@ -347,17 +336,13 @@ def _advice(cost: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     if not significant or cost.operation == "read":
         return ()
     without_leader, with_leader = max(significant, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)
-    return (
-        Advice(
-            action=TEXTS["single-leader"],
-            because=fill(
-                TEXTS["single-leader-because"],
-                distances=without_leader.distances_label,
-                with_ms=with_leader.p50_ms,
-                without_ms=without_leader.p50_ms,
-            ),
-        ),
-    )
+    parameters: Parameters = {
+        "distances": without_leader.distances_label,
+        "with_ms": with_leader.p50_ms.value,
+        "without_ms": without_leader.p50_ms.value,
+    }
+    because = fill(TEXTS["single-leader-because"], **parameters)
+    return (Advice(action=TEXTS["single-leader"], because=because, id="single-leader", parameters=parameters),)
 
 
 def records(cost: ClusterCost) -> list[dict[str, object]]:

@@ -44,6 +44,14 @@ TEXTS: Texts = {
     "the local work of the same mode at its shortest distance. {large:?For large rows, and where}{short:?Where} there is only one "
     "distance, the work of the server alone{shared_cpus:?. For one connection, plus what the other nodes and the emulators use "
     "of the shared CPUs}",
+    # Captions of tables.
+    "sending-uncounted": "Large rows are not predicted: bytes between hosts are not counted.",
+    "sending": "To send: by the link's rate, or by Galera's turns, if they take longer: of a row's pieces (gcs.max_packet_size), as "
+    "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card sends to "
+    "all others over that card.",
+    "conflicts-caption": "Refused: errors as clients saw them; each repeats the transaction within the same latency, so p50 and p99 "
+    "include the repeats. Repeated: their share of all attempts. Servers counted, over all trials and the warm-up: conflicts found by "
+    "certification, and transactions rolled back for another node's that came first. Clients see both, and deadlocks on one node.",
 }
 
 DISTANCE_LABELS = {"two near one far": "two near nodes and one far"}

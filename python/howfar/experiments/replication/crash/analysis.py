@@ -22,9 +22,10 @@ from howfar.analysis.answer import sentences
 from howfar.bottleneck.rules import FULL_SHARE
 from howfar.experiments.replication.arms import replication_name
 from howfar.experiments.replication.crash.texts import FAULT_TEXTS, TEXTS
-from howfar.experiments.replication.factors import LOSSLESS, REPLICA_RATE_BPS
+from howfar.experiments.replication.factors import LOSSLESS, REPLICA_RATE_BPS, REPLICATION
 from howfar.experiments.replication.records import CrashRecord
-from howfar.findings import Finding
+from howfar.findings import Finding, Quantity
+from howfar.plan.factors import THREADS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, Run, TrialStatus
@@ -178,7 +179,7 @@ def _summarise_crashes(run: Run, arm: Arm) -> CrashLoss | None:
     if not crashes:
         return None
     records = [record for _, record in crashes]
-    mode, losses = str(arm.factors.get("replication", "")), [record.lost for record in records]
+    mode, losses = (REPLICATION.level_or_none(arm.factors) or ""), [record.lost for record in records]
     ages = [(record.fault_ns - record.first_lost_ns) / 1e6 for record in records if record.first_lost_ns is not None]
     stalls = [record.stall_ns / 1e9 for record in records if record.stall_ns is not None]
     slowed = [
@@ -192,7 +193,7 @@ def _summarise_crashes(run: Run, arm: Arm) -> CrashLoss | None:
         arm=arm.name,
         mode=mode,
         fault=records[0].fault,
-        threads=int(arm.factors.get("threads", 1)),
+        threads=THREADS.level_in(arm.factors),
         replica_rtt_ns=int(median(record.replica_rtt_ns for record in records)),
         crashes=len(records),
         void_crashes=sum(trial.status is TrialStatus.VOID for trial in trials),
@@ -375,9 +376,17 @@ def detail_findings(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
+_METRICS = {"lost": Quantity.LOST, "meanwhile": Quantity.THROUGHPUT, "stall": Quantity.STALL}
+"""What the estimate of a finding is of. The ids of others are faults after which a node joins again."""
+
+
 def _finding(name: str, loss: CrashLoss | None = None, estimate: Estimate | None = None, **figures: Any) -> Finding:
     """A finding; the subject is the mode of `loss`."""
-    return Finding(id=name, subject=replication_name(loss.mode) if loss else "", estimate=estimate, parameters=figures)
+    subject, metric = (
+        replication_name(loss.mode) if loss else "",
+        None if estimate is None else _METRICS.get(name, Quantity.REJOIN),
+    )
+    return Finding(id=name, subject=subject, metric=metric, estimate=estimate, parameters=figures)
 
 
 def _losses_by_mode(losses: Sequence[CrashLoss]) -> dict[str, list[CrashLoss]]:

@@ -461,7 +461,13 @@ meanwhile back_s"""
 
 
 def records(crash: CrashFindings) -> dict[str, Record]:
-    lost_counts = {loss.arm: {"lost_each": " ".join(str(point.lost) for point in loss.each)} for loss in crash.losses}
+    lost_counts = {
+        loss.arm: {
+            "lost_least": min((point.lost for point in loss.each), default=""),
+            "lost_most": max((point.lost for point in loss.each), default=""),
+        }
+        for loss in crash.losses
+    }
     return {loss.arm: csv_columns(loss, _COLUMNS) | _join_record(loss) | lost_counts[loss.arm] for loss in crash.losses}
 
 

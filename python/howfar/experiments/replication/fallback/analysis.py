@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from howfar.experiments.replication.arms import MAX_POINTS, thin_out_samples
+from howfar.experiments.replication.factors import REPLICA_RTT_NS, REPLICAS, REPLICATION
 from howfar.experiments.replication.records import FallbackRecord
+from howfar.plan.factors import THREADS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_of_counts
 from howfar.store.records import Arm, ArmRole, Run, Trial, TrialStatus
@@ -129,7 +131,7 @@ def _tell_story(run: Run, arm: Arm) -> FallbackStory | None:
     fallbacks = [record for record in records if record.fell_ns is not None]
     drawn, record = _median_trial(trials_with_records)
     censored = sum(_is_censored(record) for record in fallbacks)
-    rtt_ns = int(arm.factors.get("replica_rtt_ns", 0))
+    rtt_ns = REPLICA_RTT_NS.level_in(arm.factors)
     returns = [describe_return(record, rtt_ns) for record in fallbacks]
     catch_up_ns = [
         replica_return.caught_up_ns - record.returned_ns
@@ -139,11 +141,11 @@ def _tell_story(run: Run, arm: Arm) -> FallbackStory | None:
     acknowledged = sum(record.acknowledged for record in records)
     return FallbackStory(
         arm=arm.name,
-        mode=str(arm.factors.get("replication", "")),
-        threads=int(arm.factors.get("threads", 1)),
+        mode=(REPLICATION.level_or_none(arm.factors) or ""),
+        threads=THREADS.level_in(arm.factors),
         trials=len(records),
         timeout_ms=record.timeout_ms,
-        replicas=int(arm.factors.get("replicas", 1)),
+        replicas=REPLICAS.level_in(arm.factors),
         away_ms=min(record.returned_ns - record.left_ns for record in records) / 1e6,
         stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
         degraded_ms=_mean_ms([_asynchronous_end_ns(record) - (record.fell_ns or 0) for record in fallbacks], censored),

@@ -16,7 +16,7 @@ from howfar.experiments.replication.fallback.analysis import FallbackSeries, Fal
 from howfar.experiments.replication.fallback.texts import TEXTS
 from howfar.experiments.replication.frame import Record, with_interval
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.findings import Finding, capital, fill, note
+from howfar.findings import Finding, Quantity, capital, fill, note
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, VegaLite, by_style, data, layer, vconcat
 from howfar.report.document import (
@@ -187,6 +187,7 @@ def conclude(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
         Finding(
             id="fell-back" if story.degraded_ms else "went-on" if story.goes_on else "waited",
             subject=label,
+            metric=Quantity.UNPROTECTED,
             estimate=story.unprotected,
             parameters={
                 "stall_s": story.stall_ms.value / 1e3,
@@ -294,7 +295,7 @@ def _trial_chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
         Chart(
             f"fallback{index}",
             capital(title),
-            f"Trial {series.trial}: {'; '.join(_events(stories[index], series))}.",
+            note(TEXTS["trial-caption"], number=series.trial, events="; ".join(_events(stories[index], series))),
             partial(draw_timeline, series),
             Table("", plain_columns("part", "state", "from, s", "to, s"), rows),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from howfar.findings import Texts
 
 TEXTS: Texts = {
+    # The caption of a trial's chart.
+    "trial-caption": "one trial (number {number} in the run file): {events}",
     # The answer.
     "fell-back": "with {subject}, commits stalled for {stall_s:table} s; then the primary acknowledged {censored:?at least }"
     "{stated:count} commits that no replica had",

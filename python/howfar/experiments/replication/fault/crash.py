@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howfar.contract.messages import Event, LoadJob
-from howfar.contract.receipt import ReplicationReceipt, Snapshot
+from howfar.contract.receipt import InjectedFault, ReplicationReceipt
+from howfar.contract.replication_receipt import ReplicationWindow, Snapshot
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
@@ -36,11 +37,11 @@ from howfar.experiments.replication.lab import ReplicaSet
 from howfar.experiments.replication.lab.dialect import Arrival
 from howfar.experiments.replication.lab.links import ReplicationLink
 from howfar.experiments.replication.lab.member import Member, wait_for
-from howfar.experiments.replication.lab.proof import latency_violation, window_receipt, window_violations
+from howfar.experiments.replication.lab.proof import latency_violation
 from howfar.experiments.replication.lab.replica_set import promote
 from howfar.experiments.replication.lab.watch import AcknowledgedCommit, LagSample, LagWatch, Writers
 from howfar.experiments.replication.records import CpuShares, CrashRecord, JoinRecord
-from howfar.lab.link import DIRECTIONS, DirectionName
+from howfar.lab.link import DIRECTIONS
 from howfar.plan.quantities import rtt_tolerance_ns
 
 Keys = NDArray[np.int64]
@@ -155,29 +156,10 @@ _RECEIVER_STOP_TIMEOUT_S = 30.0
 """Time limit for a replica to stop receiving, which it does at the next event that arrives."""
 
 
-@dataclass(frozen=True)
-class FaultKind:
+class FaultKind(InjectedFault):
     """One level of the factor `fault`."""
 
-    cut: tuple[DirectionName, ...] = ()
-    """Directions that are cut on every replica's link. The replica is the link's client."""
-    stops_receiving: bool = False
-    """Whether every replica stops receiving. It continues to apply what it has received, like a replica whose log disk is full."""
-    failover_ns: int = 0
-    """See `FAILOVER_NS`. 0: the primary is killed at once, or not at all."""
-    members: tuple[int, ...] = ()
-    """Numbers of the members (0: the primary) that the fault affects: they are cut off from the others as one group, while their
-    clients still reach them; or the member is slow, or leaves. A primary is killed when the others have continued without it for
-    `failover_ns`."""
-    runs: float = 1.0
-    """Share of the time in which the member's server runs. It is stopped for the rest."""
-    away_ns: int = 0
-    """How long the member is cut off, slow, or away. 0: until the end."""
-    lives_ns: int = 0
-    """How long clients continue to write after a fault that the primary survives. 0: the primary is killed."""
     arrival: Arrival | None = None
-    """How a member that left rejoins after `away_ns`. `new`: a member without data joins in its place. The primary is killed
-    `failover_ns` after the member has fully joined, so that all rows must be on the member."""
 
 
 _EXPEL_LIMIT_S = 60.0
@@ -374,7 +356,7 @@ def _await_full_member(member: Member, since_ns: int) -> int | None:
     def is_full_member() -> bool:
         with suppress(LabError):
             facts = member.read_node_facts()
-            return facts is not None and not facts.unlike
+            return facts is not None and not facts.mismatches
         return False
 
     with suppress(LabError):
@@ -617,7 +599,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         # Replicas are queried before the primary: transactions that arrive in between are not subtracted.
         replica_positions = [_query_positions(replica_set, replica) for replica in replica_set.replicas]
         last_snapshot = replica_set.snapshot()
-        if mismatches := window_violations(replica_set.spec, first_snapshot, last_snapshot):
+        if mismatches := ReplicationWindow.between(first_snapshot, last_snapshot).violations(replica_set.spec):
             raise LabError("replication was not as configured before the fault: " + "; ".join(mismatches))
         stack.callback(restore_links, replica_set, kind)
         pause = partial(load.pause, until="the primary, which lived on after the fault, was killed")
@@ -650,7 +632,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         primary_survived = bool(kind.lives_ns) or kind.arrival is not None
         record = record.model_copy(update=cluster_fields(log, writes, timeline, ended_ns, cut_off, primary_survived))
     receipt = receipt_before_fault(replica_set, first_snapshot, last_snapshot)
-    receipt.fault = asdict(kind)
+    receipt.fault = kind.with_defaults()
     return CrashResult(record, outcome, receipt)
 
 
@@ -707,7 +689,7 @@ def receipt_before_fault(
 ) -> ReplicationReceipt:
     """The receipt of replication, in the same form as without a fault. Its window ends right before the fault."""
     receipt = replica_set.facts.model_copy()
-    receipt.window = window_receipt(first_snapshot, last_snapshot)
+    receipt.window = ReplicationWindow.between(first_snapshot, last_snapshot)
     return receipt
 
 

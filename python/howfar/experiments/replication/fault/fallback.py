@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from howfar.contract.messages import LoadJob
-from howfar.contract.receipt import PrimaryState, ReplicationReceipt
+from howfar.contract.receipt import ReplicationReceipt
+from howfar.contract.replication_receipt import PrimaryState, ReplicationWindow
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, LabError
@@ -20,7 +21,6 @@ from howfar.experiments.replication.fault.crash import FaultContext, receipt_bef
 from howfar.experiments.replication.fault.under_load import BackgroundLoad, with_key_log
 from howfar.experiments.replication.lab import ReplicaSet
 from howfar.experiments.replication.lab.dialect import query_one_row
-from howfar.experiments.replication.lab.proof import violations_after_absence, window_violations
 from howfar.experiments.replication.lab.status import Positions
 from howfar.experiments.replication.records import FallbackRecord, FallbackSample
 
@@ -278,8 +278,9 @@ def run_fallback(
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
-        spec = replica_set.spec if timeout_ms is None else replace(replica_set.spec, timeout_ms=timeout_ms)
-        if mismatches := window_violations(spec, first_snapshot, replica_set.snapshot()):
+        spec = replica_set.spec if timeout_ms is None else replica_set.spec.with_timeout(timeout_ms)
+        window = ReplicationWindow.between(first_snapshot, replica_set.snapshot())
+        if mismatches := window.violations(spec):
             raise LabError("replication was not as configured before the replica left: " + "; ".join(mismatches))
         absence = _leave_and_return(replica_set, load, absent_ns)
         outcome = load.finish()
@@ -290,7 +291,7 @@ def run_fallback(
     if poller.ended_by is not None:
         raise LabError(f"the primary could not be queried any more: {poller.ended_by}")
     last_snapshot = replica_set.snapshot()
-    if damage := violations_after_absence(last_snapshot):
+    if damage := last_snapshot.violations_after_absence():
         raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
     log_lines = tuple(line[:_MAX_LINE_CHARS] for line in _replication_log(replica_set)[began_lines:])[:MAX_LOG_LINES]
     record = fallback_record(absence, timeout_ms, load.read_keys(), readings, replica_set.dialect.positions, log_lines)

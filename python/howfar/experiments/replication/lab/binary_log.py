@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import ClassVar
 
-from howfar.contract.receipt import PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import PrimaryState, ReplicaState
 from howfar.errors import HowfarError, LabError
 from howfar.experiments.replication.lab.dialect import ACCOUNT, SCHEMA, ReplicationDialect, Seed, Source
 from howfar.experiments.replication.lab.links import ReplicationSpec

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.errors import LabError
 from howfar.experiments.replication.lab.links import Compression, Durability, ReplicationSpec
 from howfar.experiments.replication.lab.status import Positions

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.errors import LabError
 from howfar.experiments.replication.lab.binary_log import MariadbReplication, make_schema, query_status, query_variables
 from howfar.experiments.replication.lab.dialect import Seed, Source
@@ -158,7 +158,7 @@ class GaleraReplication(MariadbReplication):
             role=reported["wsrep_cluster_status"],
             settings={**settings, **{setting: reported[setting] for setting in _SETTINGS}},
             counters={own_name: int(reported[server_name]) for server_name, own_name in _COUNTERS.items()},
-            unlike=tuple(
+            mismatches=tuple(
                 f"had {setting} {actual.get(setting)} instead of {value}"
                 for setting, value in requested.items()
                 if actual.get(setting) != value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.experiments.replication.lab.binary_log import MysqlReplication, make_schema, query_status, query_variables
 from howfar.experiments.replication.lab.dialect import ACCOUNT, Seed, Source, query_one_row
 from howfar.experiments.replication.lab.links import ReplicationSpec
@@ -152,7 +152,7 @@ class GroupReplication(MysqlReplication):
             role=str(own_member["role"]),
             settings={**settings, **{key: str(value) for key, value in protocol.items()}},
             counters={key: int(value) for key, value in {**stats, **counters}.items()},
-            unlike=tuple(
+            mismatches=tuple(
                 f"had {setting} {reported.get(setting)} instead of {value}"
                 for setting, value in requested.items()
                 if reported.get(setting) != value

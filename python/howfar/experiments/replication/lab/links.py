@@ -11,9 +11,9 @@ from typing import Literal
 
 from howfar.contract.messages import LONGEST_NS, LinkStats, Outage, RttResult
 from howfar.contract.receipt import LinkCalibration, LinkReceipt, TcpSettings
+from howfar.contract.replication_receipt import RequestedReplication
 from howfar.errors import PlanError
 from howfar.experiments.replication.distances import pairs
-from howfar.experiments.replication.factors import CLUSTERS
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.link.receipt import link_receipt
@@ -250,35 +250,17 @@ LOG_FLUSHING: dict[Durability, LogFlushing] = {
 }
 
 
-@dataclass(frozen=True)
-class ReplicationSpec:
-    """The requested replication. With mode `none` the primary has no replica but still writes its binary log, so that the modes differ
-    only in the replicas."""
+class ReplicationSpec(RequestedReplication):
+    """The requested replication, with the values that servers know."""
 
     mode: Mode = "semi_sync"
-    replicas: int = 1
     wait_point: WaitPoint = "AFTER_SYNC"
-    wait_for: int = 1
-    """Number of replicas whose acknowledgement a commit needs."""
-    timeout_ms: int = FOREVER_MS
-    """Time after which a semi-synchronous commit continues without acknowledgement."""
     durability: Durability = "strict"
-    flushes: bool = True
-    """Whether a commit waits until the primary's own log is flushed; it always does if a replica must acknowledge."""
-    tls: bool = False
     compression: Compression | None = None
-    consistency: str = "eventual"
-    """Level of the factor `consistency`, for clusters."""
-    multi_writer: bool = False
-    """Whether every member of a group accepts writes. Galera's nodes always do."""
 
-    @property
-    def semi_sync(self) -> bool:
-        return self.mode == "semi_sync"
-
-    @property
-    def cluster(self) -> bool:
-        return self.mode in CLUSTERS
+    def with_timeout(self, timeout_ms: int) -> ReplicationSpec:
+        """The same with another time after which a commit continues without acknowledgement."""
+        return self.model_copy(update={"timeout_ms": timeout_ms})
 
     @property
     def acknowledgements_needed(self) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.errors import LabError, ServerCrashed
 from howfar.experiments.replication.lab.dialect import ReplicationDialect, Seed, replication_dialect
 from howfar.experiments.replication.lab.links import ReplicationSpec
@@ -142,7 +142,7 @@ def wait_for_node(member: Member, timeout_s: float) -> None:
             raise
         except LabError as error:  # a joining node may refuse queries
             return (error.message,)
-        return () if facts is None else facts.unlike
+        return () if facts is None else facts.mismatches
 
     wait_for(
         lambda: not mismatches(),

@@ -11,10 +11,10 @@ has received, but not applied, has no second part.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from howfar.contract.receipt import PrimaryState, ReplicaState
+from howfar.contract.replication_receipt import PrimaryState, ReplicaState, StandbyState
 from howfar.errors import LabError
 from howfar.experiments.replication.lab.dialect import ACCOUNT, SCHEMA, ReplicationDialect, Seed, Source, query_one_row
 from howfar.experiments.replication.lab.links import ReplicationSpec
@@ -22,10 +22,13 @@ from howfar.experiments.replication.lab.member import Member, wait_for
 from howfar.lab.servers import USER, RunQuery, ServerContext, Tables, TableServer
 from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_verifier
 from howfar.lab.servers.program import Program
-from howfar.paths.path import Row
 
-_POSITION_COLUMNS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
-"""For each level of `synchronous_commit` that waits for a replica: the column of the position that the replica must have reached."""
+_POSITIONS: dict[str, Callable[[StandbyState], str | None]] = {
+    "on": lambda standby: standby.flush_lsn,
+    "remote_write": lambda standby: standby.write_lsn,
+    "remote_apply": lambda standby: standby.replay_lsn,
+}
+"""For each level of `synchronous_commit` that waits for a replica: the position that the replica must have reached."""
 _CANCELLED_WAIT = "canceling wait for synchronous replication"
 _ANY_REPLICAS = re.compile(r"ANY (\d+) \(")
 _SETTINGS = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "wal_level")
@@ -143,18 +146,16 @@ class PostgresReplication(ReplicationDialect):
     def read_primary_end(self, run_query: RunQuery, primary: TableServer, spec: ReplicationSpec) -> PrimaryState | None:
         row = query_one_row(run_query, _PRIMARY_END_SQL)
         settings: Mapping[str, str] = row["settings"]
-        standbys: list[Row] = row["standbys"] or []
+        standbys = [StandbyState.model_validate(standby) for standby in row["standbys"] or []]
         level, any_replicas = settings["synchronous_commit"], _ANY_REPLICAS.match(settings["synchronous_standby_names"])
-        enabled = any_replicas is not None and level in _POSITION_COLUMNS
+        enabled = any_replicas is not None and level in _POSITIONS
         wait_for = int(any_replicas[1]) if any_replicas is not None else 0
-        streaming = [standby for standby in standbys if standby["state"] == "streaming"]
-        acknowledged = (
-            [parse_log_bytes(standby[_POSITION_COLUMNS[level]] or "") for standby in streaming] if enabled else []
-        )
+        streaming = [standby for standby in standbys if standby.state == "streaming"]
+        acknowledged = [parse_log_bytes(_POSITIONS[level](standby) or "") for standby in streaming] if enabled else []
         return PrimaryState(
             enabled=enabled,
             status=enabled,
-            clients=sum(standby["sync_state"] in ("sync", "quorum") for standby in streaming),
+            clients=sum(standby.sync_state in ("sync", "quorum") for standby in streaming),
             timeout_ms=None,
             wait_point=level,
             wait_for=wait_for,
@@ -169,8 +170,8 @@ class PostgresReplication(ReplicationDialect):
             else None,
             log_bytes=int(row["log_bytes"]),
             settings={**settings},
-            standbys=tuple({**standby} for standby in standbys),
-            unlike=tuple(
+            standbys=tuple(standbys),
+            mismatches=tuple(
                 f"{name} was {settings[name]!r} instead of {requested!r}"
                 for name, requested in _requested_settings(spec).items()
                 if settings[name] != requested

@@ -12,12 +12,19 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
-from howfar.contract.receipt import ReplicaFacts, ReplicaState, ReplicationReceipt, Snapshot
+from howfar.contract.receipt import ReplicationReceipt
+from howfar.contract.replication_receipt import (
+    ChannelFacts,
+    ReplicaFacts,
+    ReplicaState,
+    ReplicationWindow,
+    Snapshot,
+)
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.experiments.replication.lab.dialect import (
     SCHEMA,
@@ -37,10 +44,7 @@ from howfar.experiments.replication.lab.links import (
 from howfar.experiments.replication.lab.member import Member, start_member, wait_for
 from howfar.experiments.replication.lab.proof import (
     FILLING,
-    ChannelFacts,
-    channel_violations,
     sent_bytes,
-    window_violations,
 )
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
@@ -132,7 +136,7 @@ class ReplicaSet:
             semi_sync=replica.acknowledges(),
             applied=applied,
             behind=self.dialect.positions.count_missing(position, applied),
-            strangers=self.dialect.positions.errant_transactions(replica_history, primary_history, primary_origin),
+            errant=self.dialect.positions.errant_transactions(replica_history, primary_history, primary_origin),
         )
 
     def wait_until_replicating(self, replica: Member) -> None:
@@ -182,9 +186,14 @@ class ReplicaSet:
                 raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
         after, sent = self.snapshot(), sent_bytes(primary_links)
         wire_bytes = {name: sent[name] - bytes_before[name] for name in sent}
-        channel = ChannelFacts(self.dialect.count_tls_handshakes(self.primary.query), len(FILLING), wire_bytes)
-        self.facts.channel = asdict(channel)
-        problems = (*window_violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
+        channel = ChannelFacts(
+            tls_handshakes=self.dialect.count_tls_handshakes(self.primary.query),
+            row_bytes=len(FILLING),
+            wire_bytes=wire_bytes,
+        )
+        self.facts.channel = channel
+        window = ReplicationWindow.between(before, after)
+        problems = (*window.violations(self.spec, commits=1), *channel.violations(self.spec))
         if problems:
             raise LabError("replication is not what was asked: " + "; ".join(problems))
         return after
@@ -322,7 +331,7 @@ def join_members(replica_set: ReplicaSet, sources: Sequence[Source]) -> None:
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
     durability = {member.name: _durability(member, replica_set.spec) for member in replica_set.members}
-    replica_set.facts.requested = asdict(replica_set.spec)
+    replica_set.facts.requested = replica_set.spec.with_defaults()
     replica_set.facts.durability = durability
     for replica, source in zip(replica_set.replicas, sources, strict=True):
         replica_set.dialect.follow(replica, source)

@@ -18,16 +18,28 @@ from howfar.contract.receipt import (
     MEAN_MAX_SHARE,
     LatenessLimits,
     LinkCalibration,
-    LinkCounters,
     LinkReceipt,
     ReplicationReceipt,
-    Snapshot,
     TrialReceipt,
 )
+from howfar.contract.replication_receipt import ReplicationWindow, Snapshot
 from howfar.errors import LabError
 from howfar.experiments.replication.agreement import agreement_s, read_wait_s
 from howfar.experiments.replication.distances import pairs
-from howfar.experiments.replication.factors import SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF
+from howfar.experiments.replication.factors import (
+    CONSISTENCY,
+    DURABILITY,
+    FAULT,
+    REPLICA_COMPRESSION,
+    REPLICA_RATE_BPS,
+    REPLICA_TLS,
+    REPLICAS,
+    REPLICATION,
+    SEMI_SYNC,
+    SYNCHRONOUS_COMMIT_OFF,
+    WAIT_FOR,
+    WRITERS,
+)
 from howfar.experiments.replication.lab import (
     Durability,
     Mode,
@@ -39,17 +51,17 @@ from howfar.experiments.replication.lab import (
     open_replication_links,
 )
 from howfar.experiments.replication.lab.links import FOREVER_MS, Compression, EmulatedReplicationLink
-from howfar.experiments.replication.lab.proof import latency_violation, window_receipt, window_violations
+from howfar.experiments.replication.lab.proof import latency_violation
 from howfar.experiments.replication.lab.watch import CommitWatch, LagSample, LagWatch
 from howfar.experiments.replication.records import LagRecord
-from howfar.lab.link import DIRECTIONS, LinkSpec
+from howfar.lab.link import LinkSpec
 from howfar.lab.link.receipt import RUN_LIMITS, limits_for_trial
 from howfar.lab.request import ReplicasSpec
 from howfar.lab.server_group import ServerGroup
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY, node_rtts_ns
+from howfar.plan.factors import node_rtts_ns
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import Window
 from howfar.store.server_metrics import ServerMetrics
@@ -65,33 +77,31 @@ HANG_TIMEOUT_S, _HANG_TIMEOUT_RTTS = 5.0, 20
 
 
 def is_replicated(factors: Mapping[str, Level]) -> bool:
-    return factors.get("replication", ORDINARY["replication"]) != "off"
+    return REPLICATION.level_in(factors) != "off"
 
 
 def replication_spec(factors: Mapping[str, Level]) -> ReplicationSpec:
-    """The replication that a cell's levels request; a factor that the cell does not name has its level in `ORDINARY`."""
-    levels = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
-    mode = str(levels["replication"])
-    compression = str(levels["replica_compression"])
+    """The replication that a cell's levels request; a factor that the cell does not name has its ordinary level."""
+    mode, compression = REPLICATION.level_in(factors), REPLICA_COMPRESSION.level_in(factors)
     return ReplicationSpec(
         mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == SYNCHRONOUS_COMMIT_OFF else cast(Mode, mode),
-        replicas=0 if mode == "none" else int(levels["replicas"]),
+        replicas=0 if mode == "none" else REPLICAS.level_in(factors),
         wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
-        wait_for=int(levels["wait_for"]),
-        timeout_ms=DEFAULT_ACK_TIMEOUT_MS if levels["fault"] == "replica-leaves" else FOREVER_MS,
-        durability=cast(Durability, levels["durability"]),
+        wait_for=WAIT_FOR.level_in(factors),
+        timeout_ms=DEFAULT_ACK_TIMEOUT_MS if FAULT.level_in(factors) == "replica-leaves" else FOREVER_MS,
+        durability=cast(Durability, DURABILITY.level_in(factors)),
         flushes=mode != SYNCHRONOUS_COMMIT_OFF,
-        tls=levels["replica_tls"] == "on",
+        tls=REPLICA_TLS.level_in(factors) == "on",
         compression=None if compression == "off" else cast(Compression, compression),
-        consistency=str(levels["consistency"]),
-        multi_writer=levels["writers"] != "one",
+        consistency=CONSISTENCY.level_in(factors),
+        multi_writer=WRITERS.level_in(factors) != "one",
     )
 
 
 def node_links(factors: Mapping[str, Level]) -> dict[tuple[int, int], LinkSpec]:
     """The links between the nodes of a cell, the primary being node 0; empty without replicas."""
     return {
-        nodes: LinkSpec(rtt_ns, int(factors["replica_rate_bps"])) for nodes, rtt_ns in node_rtts_ns(factors).items()
+        nodes: LinkSpec(rtt_ns, REPLICA_RATE_BPS.level_in(factors)) for nodes, rtt_ns in node_rtts_ns(factors).items()
     }
 
 
@@ -167,7 +177,7 @@ def prepare_group(
         replica_set.primary.write(*setup_sql, timeout_s=replica_set.timeout_s)
     for replica in replica_set.replicas:
         replica_set.wait_until_caught_up(replica)
-    watches_commits = factors.get("fault", ORDINARY["fault"]) == "none"
+    watches_commits = FAULT.level_in(factors) == "none"
     group = ReplicatedGroup(replica_set, certificates, watches_commits=watches_commits)
     stack.callback(group.finish)
     return group
@@ -215,9 +225,10 @@ class ReplicatedGroup(ServerGroup):
         self._lag = LagWatch(self.replica_set, with_heartbeat=not self.replica_set.spec.acknowledgements_needed)
         return _WindowWatchWithLag(window, self._lag, time.monotonic_ns())
 
-    def link_violations(self) -> list[str]:
+    def link_violations(self) -> tuple[str, ...]:
         """Deviations of the links from the request, by their RTT at rest and their current counters."""
-        return link_violations(self._link_receipts([link.counters() for link in self.replica_set.links]), RUN_LIMITS)
+        links = self._link_receipts([link.counters() for link in self.replica_set.links])
+        return ReplicationReceipt(links=links).link_violations(RUN_LIMITS)
 
     def _link_receipts(self, link_stats: Sequence[LinkStats | None]) -> dict[str, LinkReceipt]:
         return {
@@ -250,7 +261,8 @@ class ReplicatedGroup(ServerGroup):
         assert self._snapshot_before is not None, "begin() was not called"
         replica_set, after = self.replica_set, self.replica_set.snapshot()
         rtts_at_rest = self._rtts_at_rest[: len(replica_set.replicas)]
-        violations = replication_violations(replica_set.spec, self._snapshot_before, after, load, rtts_at_rest)
+        window = ReplicationWindow.between(self._snapshot_before, after)
+        violations = replication_violations(replica_set.spec, window, load, rtts_at_rest)
         self._link_stats = tuple(link.counters() for link in replica_set.links)
         wait_ns = load.commit_p50_ns or load.round_trip_ns
         reads_wait = bool(rtts_at_rest) and wait_ns >= min(rtt.min_ns for rtt in rtts_at_rest)
@@ -268,12 +280,11 @@ class ReplicatedGroup(ServerGroup):
             violations += agreement_violations(replica_set.spec, rtts_ns, lateness_ns, wait_ns, reads=not load.commits)
             limits = replace(limits, mean_ns=None)
         receipts = self._link_receipts(self._link_stats)
-        violations += link_violations(receipts, limits)
         receipt = replica_set.facts.model_copy()
         receipt.rtt_at_rest_ns = {name: link.rest_rtt_ns for name, link in receipts.items()}
-        receipt.window = window_receipt(self._snapshot_before, after)
+        receipt.window = window
         receipt.links = receipts
-        return CollectedReceipt(TrialReceipt(replication=receipt), tuple(violations))
+        return CollectedReceipt(TrialReceipt(replication=receipt), (*violations, *receipt.link_violations(limits)))
 
     def peer_traffic(self) -> ServerMetrics:
         all_stats = [stats for stats in self._link_stats if stats is not None]
@@ -284,11 +295,11 @@ class ReplicatedGroup(ServerGroup):
 
 
 def replication_violations(
-    spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, rtts_at_rest: Sequence[RttResult]
+    spec: ReplicationSpec, window: ReplicationWindow, load: LoadFacts, rtts_at_rest: Sequence[RttResult]
 ) -> list[str]:
     """Violations of the requested replication, by both ends' counters and the duration of commits. `rtts_at_rest`: the RTT of each
     link."""
-    violations = [*window_violations(spec, before, after, load.commits)]
+    violations = [*window.violations(spec, load.commits)]
     if spec.acknowledgements_needed and load.commit_p50_ns is not None:
         # A commit that needs n acknowledgements cannot end before a round trip to the n-th nearest replica.
         rtt_ns = sorted(rtt.min_ns for rtt in rtts_at_rest)[spec.acknowledgements_needed - 1]
@@ -339,26 +350,6 @@ def _mean_lateness_ns(stats: LinkStats | None) -> float:
     """Mean lateness of a round trip; 0 if no packet crossed the link."""
     means = [] if stats is None else [stats.to_server.lateness_mean_ns, stats.to_client.lateness_mean_ns]
     return sum(mean for mean in means if mean is not None)
-
-
-def link_violations(receipts: Mapping[str, LinkReceipt], limits: LatenessLimits) -> list[str]:
-    """Violations of the links of a replica set, by name."""
-    return [
-        f"{name}: {sentence}"
-        for name, receipt in receipts.items()
-        for sentence in (*receipt.violations(limits), *_outage_violations(receipt.counters))
-    ]
-
-
-def _outage_violations(counters: LinkCounters | None) -> list[str]:
-    """Violations for outages of a link: no cell requests outages, and the servers' counters do not show commits that stalled and then
-    continued."""
-    segments_lost = {} if counters is None else {name: getattr(counters, name).drops.outage for name in DIRECTIONS}
-    return [
-        f"the link {name.replace('_', ' ')} was interrupted, which lost {segments} segments"
-        for name, segments in segments_lost.items()
-        if segments
-    ]
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from howfar.contract.receipt import PrimaryState
+from howfar.contract.replication_receipt import PrimaryState
 from howfar.experiments.replication.lab.links import ReplicationSpec
 
 _PREFIX = "rpl_semi_sync_"

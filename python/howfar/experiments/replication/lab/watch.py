@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from howfar.contract.receipt import PrimaryState
+from howfar.contract.replication_receipt import PrimaryState
 from howfar.errors import HowfarError, LabError
 from howfar.experiments.replication.lab.dialect import SCHEMA
 from howfar.experiments.replication.lab.member import Member, wait_for
