@@ -66,7 +66,7 @@ def test_accepted_jobs() -> None:
 @pytest.mark.parametrize(
     ("workload", "reason"),
     [
-        (KeyValue(protocol="resp2", get=0, set=0), "some command needs a weight above 0"),
+        (KeyValue(protocol="resp2", get=0, set=0), "the weights of get, set, multi_get and delete cannot all be 0"),
         (KeyValue(protocol="resp2", value=LONGEST, pipeline=64), "must be 64 MiB at most"),
         (KeyValue(protocol="resp2", value=LONGEST, multi_get=1, keys_each=64), "must be 64 MiB at most"),
         (KeyValue(protocol="resp2", value=UniformSize(low=2, high=1)), "sizes"),
@@ -129,7 +129,7 @@ STEP = '{ statement = "s" }'
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (custom(statement(), '{ statement = "r" }'), "transaction t names statement r, which is not there"),
+        (custom(statement(), '{ statement = "r" }'), "transaction t refers to statement r, which does not exist"),
         (custom(2 * statement(), STEP), "two statements have the same name"),
         (custom(statement(1, '{ kind = "same", statement = "s", index = 1 }'), STEP), "statement s repeats a parameter"),
         (custom(statement(17), STEP), "statement s has more than 16 MiB"),
@@ -192,7 +192,7 @@ def test_a_page_has_one_database_distinct_statements_and_a_bounded_number_of_rou
     check_job(page(rounds=100_000 // 26))
     check_refused(page(rounds=100_000 // 26 + 1), "at most 100000 round trips")
     check_refused(page(statements=2 * script["statements"]), "two statements have the same name")
-    check_refused(page(postgresql=script["mysql"]), "statements go to one server")
+    check_refused(page(postgresql=script["mysql"]), "a page sends statements to mysql or postgresql, not to both")
 
 
 def test_a_reply_is_bounded() -> None:

@@ -1,11 +1,11 @@
-//! Checks a message against the bounds in its schema, so that each bound is written once, beside its field.
+//! Checks of a message against the bounds in its JSON schema. Each bound is therefore written only once, at its field.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Describe the first field of `message` that is out of its bounds.
+/// Describe the first field of `message` whose value is out of bounds.
 pub(crate) fn find_violation<T: JsonSchema + Serialize>(message: &T) -> Option<String> {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let schema = generator.into_root_schema_for::<T>().to_value();
@@ -28,7 +28,7 @@ impl Root<'_> {
             .or_else(|| self.find_part_violation(schema, value, name))
     }
 
-    /// Describe the violation if the value satisfies none of the alternatives that fit its type.
+    /// Describe the violation if the value satisfies none of the alternatives that match its type.
     fn find_choice_violation(&self, schema: &Value, value: &Value, name: &str) -> Option<String> {
         let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array())?;
         let mut first = None;
@@ -52,7 +52,7 @@ impl Root<'_> {
             })
     }
 
-    /// Whether the value has the type and the constants of `schema`.
+    /// Whether the value has the type that `schema` requires, and the constants in it.
     fn fits(&self, schema: &Value, value: &Value) -> bool {
         if let Some(reference) = schema["$ref"].as_str() {
             let referred = reference
@@ -117,7 +117,7 @@ fn find_range_violation(schema: &Value, value: &Value, name: &str) -> Option<Str
     })
 }
 
-/// Compare numbers; a float cannot hold all integers of 64 bits exactly.
+/// Compare two numbers. Integers are compared as integers, because a float cannot represent all 64-bit integers.
 fn is_less(left: &Value, right: &Value) -> bool {
     match (left.as_u64(), right.as_u64()) {
         (Some(left), Some(right)) => left < right,

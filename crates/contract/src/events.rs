@@ -1,4 +1,4 @@
-//! Events of a load job or a page job. Times are nanoseconds, sizes bytes.
+//! Events that load jobs, page jobs, tables jobs and watch jobs write. Times are in nanoseconds, sizes in bytes.
 
 mod ping;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use ping::{Asked, Fetched, NotOpened, Opened, Step, StepName};
 
-/// What went wrong, in the words of the contract.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FailCode {
@@ -27,7 +27,7 @@ pub enum FailCode {
     Internal,
 }
 
-/// The job ended without a result.
+/// The job failed and has no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename = "failed")]
 #[schemars(title = "Failed")]
@@ -46,7 +46,7 @@ impl Failed {
         }
     }
 
-    /// A job that this engine cannot read.
+    /// Create the failure for a job that the engine cannot parse.
     pub fn bad_job(message: impl Into<String>) -> Self {
         Self::new(
             FailCode::BadJob,
@@ -56,7 +56,7 @@ impl Failed {
     }
 }
 
-/// Our own mistake, or the kernel's refusal of something that it never refuses.
+/// Create the failure for a bug in the engine, or for a system call that failed unexpectedly.
 pub fn internal(message: impl Into<String>) -> Failed {
     Failed::new(
         FailCode::Internal,
@@ -65,63 +65,66 @@ pub fn internal(message: impl Into<String>) -> Failed {
     )
 }
 
-/// What the first connection really is. `None` means: cannot be asked on this transport, or off; never "as asked".
+/// Properties of the first connection, as observed after it was opened. `None` means that a property is unknown or does not apply; a
+/// requested value is never reported as an observed one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Receipt {
     #[schemars(extend("enum" = ["unix", "inet", "inet6"]))]
     pub address_family: &'static str,
     pub local_address: Option<String>,
-    /// Socket path, or `host:port`.
+    /// Path of the Unix socket, or `host:port`.
     pub peer_address: String,
-    /// PostgreSQL's `inet_server_addr()` and port: where its own end of the connection is; None: on a Unix socket, or not asked.
+    /// Address and port of the server's end of the connection, from PostgreSQL's `inet_server_addr()` and `inet_server_port()`. None:
+    /// a Unix socket, another protocol, or not queried.
     #[schemars(extend("default" = null))]
     pub server_address: Option<String>,
-    /// `SO_PEERCRED`, Unix sockets only.
+    /// Process ID of the server, from `SO_PEERCRED`. None: not a Unix socket.
     pub peer_pid: Option<u32>,
     pub server_version: String,
-    /// None: Memcached, which does not number them, and FastCGI.
+    /// Connection ID that the server has assigned. None: Memcached or FastCGI, which assign none.
     pub server_connection_id: Option<u32>,
-    /// MySQL's plugin. PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Redis and Memcached:
-    /// `password`, `none`. FastCGI: `none`.
+    /// Authentication method. MySQL: name of the plugin. PostgreSQL: `scram-sha-256`, `md5`, `password` or `none`. Redis and
+    /// Memcached: `password` or `none`. FastCGI: `none`.
     pub auth_plugin: String,
     #[schemars(extend("enum" = ["prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]))]
     pub protocol_mode: &'static str,
-    /// From the server's session status `Ssl_version` or its `pg_stat_ssl`; None: plain, or a key-value store, which does not tell.
+    /// TLS version that the server reports, from MySQL's session status `Ssl_version` or PostgreSQL's `pg_stat_ssl`. None: no TLS, or
+    /// a key-value store, which does not report the version.
     pub tls_version: Option<String>,
     pub tls_cipher: Option<String>,
-    /// As our side negotiated it; not the server's where something between ends the encryption.
+    /// TLS version that the client has negotiated. It can differ from the server's if a proxy terminates TLS.
     #[schemars(extend("default" = null))]
     pub tls_client_version: Option<String>,
     #[schemars(extend("default" = null))]
     pub tls_client_cipher: Option<String>,
-    /// Key exchange group, as our side negotiated it.
+    /// Key exchange group that the client has negotiated.
     pub tls_group: Option<String>,
-    /// The server did not take the first key share offered: the handshake took a round trip more.
+    /// Whether the server sent a HelloRetryRequest because it rejected the first key share. The handshake then needs one more round
+    /// trip.
     #[schemars(extend("default" = null))]
     pub tls_retried: Option<bool>,
-    /// Whether the second connection resumed the session of the first; None: no TLS, or a single connection that
-    /// stays.
+    /// Whether the second connection resumed the TLS session of the first. None: no TLS, or only one persistent connection.
     pub tls_resumed: Option<bool>,
-    /// Round trips from `connect` to the last prepared statement, of the second connection if there is one: TCP 1,
-    /// greeting 1, login 1 and what its way adds, TLS 1 or 2, prepares 1 for 64. None: an engine of before.
+    /// Round trips of opening a connection, from `connect()` to the last prepared statement: TCP handshake 1, greeting 1, TLS
+    /// handshake 1 or 2, login 1 plus those of the authentication method, and 1 for each 64 prepared statements. Describes the second
+    /// connection if there is one. None: the run file is from a version that did not record it.
     #[schemars(with = "Option<u32>", extend("default" = null))]
     pub connect_turns: u32,
-    /// Algorithm in force: the server's session status where it tells (MySQL), zlib where it says only ON; None:
-    /// off.
+    /// Compression algorithm in use, from MySQL's session status; `zlib` if the server only reports ON. None: no compression.
     pub compression: Option<String>,
-    /// As the server reports it; None where it does not.
+    /// Compression level that the server reports. None: not reported.
     pub compression_level: Option<u32>,
     pub tcp_mss: Option<u32>,
     pub tcp_nodelay: Option<bool>,
     pub congestion_control: Option<String>,
-    /// Who served the sockets; `threads`: each of its own, blocking, as a page job's.
+    /// System interface that served the sockets. `threads`: one thread with blocking calls for each connection, as in a page job.
     #[schemars(extend("enum" = ["epoll", "io_uring", "threads"]))]
     pub driver: &'static str,
     pub client_threads: u32,
     pub client_cpus: Vec<u32>,
 }
 
-/// All connections are open and all statements prepared.
+/// All connections are open, and all statements are prepared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "ready")]
 #[schemars(title = "Ready")]
@@ -129,14 +132,14 @@ pub struct Ready {
     pub receipt: Receipt,
     pub connections: u32,
     pub prepared_statements: u32,
-    /// From the first `connect()` to the last statement prepared.
+    /// Time from the first `connect()` until the last statement was prepared.
     pub connect_ns: u64,
-    /// Receipts of the services of a page script by their names; `receipt` is then the first one's.
+    /// Receipt of each service of a page script, by the name of the service. `receipt` is the receipt of the first service.
     #[schemars(extend("default" = {}))]
     pub services: BTreeMap<&'static str, Receipt>,
 }
 
-/// The measured window begins; what came before was warm-up.
+/// The measured window has begun, and the warm-up has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "measuring")]
 #[schemars(title = "Measuring")]
@@ -145,7 +148,7 @@ pub struct Measuring {
     pub warmup_transactions: u64,
 }
 
-/// A held job begins: when, by the monotonic clock, and how much later than requested.
+/// A job with delayed start has begun. Contains the start time on the monotonic clock, and its delay against the requested time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "begun")]
 #[schemars(title = "Begun")]
@@ -154,16 +157,17 @@ pub struct Begun {
     pub late_ns: u64,
 }
 
-/// A usage job is done.
+/// A usage job is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "used")]
 #[schemars(title = "Used")]
 pub struct Used {
-    /// By role.
+    /// CPU time of the observed processes, by role.
     pub cpu: Vec<CpuUse>,
 }
 
-/// Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other.
+/// Number of statements by class, as sysbench counts them. A statement that returns rows is a read, one that changes rows is a write,
+/// and all others are `other`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Classes {
     pub read: u64,
@@ -171,12 +175,12 @@ pub struct Classes {
     pub other: u64,
 }
 
-/// One slice of the measured window; a time series for eyes and steadiness, never a sample for statistics.
+/// One interval of the measured window. Use intervals for time series and to check for a steady state, not as samples for statistics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "interval")]
 #[schemars(title = "Interval")]
 pub struct Interval {
-    /// From the start of the measured window.
+    /// Start of the interval, counted from the start of the measured window.
     pub start_ns: u64,
     pub length_ns: u64,
     pub transactions: u64,
@@ -184,51 +188,53 @@ pub struct Interval {
     pub classes: Classes,
     pub errors: u64,
     pub reconnects: u64,
-    /// Open loop: requests due and not begun at the end of the slice; closed loop: 0.
+    /// Open loop: requests that were due but not sent at the end of the interval. Closed loop: 0.
     pub backlog: u64,
     pub p50_ns: u64,
     pub p95_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
-    /// Latencies of its transactions as in `Histogram.data`, to be added to those of other clients; only of a job that is held.
+    /// Latencies of the interval's transactions, encoded as in `Histogram.data`, so that they can be added to those of other clients.
+    /// Only in jobs with delayed start.
     #[schemars(extend("default" = null))]
     pub latencies: Option<String>,
 }
 
-/// Protocol bytes before compression and encryption.
+/// Bytes of the protocol, before compression and encryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Bytes {
     pub to_server: u64,
     pub to_client: u64,
 }
 
-/// Keys that were read by commands answered well.
+/// Keys that successful commands read, counted by whether the key existed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Lookups {
     pub hits: u64,
     pub misses: u64,
 }
 
-/// What the pages of the measured window did with one service.
+/// Use of one service by the pages of the measured window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ServiceUse {
     #[schemars(extend("enum" = ["mysql", "postgresql", "redis", "memcached"]))]
     pub service: &'static str,
-    /// Connections opened within pages. None: a load of keys, for which they are not counted.
+    /// Connections that were opened during pages. None: a workload of keys, for which connections are not counted.
     #[schemars(with = "Option<u64>")]
     pub connects: u64,
-    /// Statements, or commands on keys.
+    /// Number of statements, or of commands on keys.
     pub requests: u64,
-    /// Requests that were waited for one by one; handshakes are not among them.
+    /// Round trips for requests, without those of handshakes.
     pub turns: u64,
-    /// Bytes of these requests and their answers; handshakes are not among them.
+    /// Bytes of the requests and their answers, without handshakes.
     pub bytes: Bytes,
+    /// Keys that were read and existed.
     pub hits: u64,
-    /// Keys that were read, by whether they had a value.
+    /// Keys that were read and did not exist.
     pub misses: u64,
 }
 
-/// On-CPU time over the measured window, from /proc/PID/task/*/schedstat.
+/// CPU time of a group of processes in the measured window, from `/proc/PID/task/*/schedstat`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CpuUse {
     pub role: String,
@@ -240,24 +246,25 @@ pub struct CpuUse {
     pub involuntary_switches: u64,
 }
 
-/// `data` is an HDR V2 deflate histogram in base64, unit 1 ns.
+/// A latency histogram. `data` is an HDR histogram (V2, deflate) in base64 with a unit of 1 ns.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Histogram {
-    /// `transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time),
-    /// with the ages of the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those
-    /// ages alone. `in_flight`: ages, from the first byte sent, of transactions under way at the end of the window;
-    /// in a closed loop in no other histogram. `lateness`: open loop, from the moment when a request was due and a
-    /// connection free, to its first byte. `connect`: opening a connection under load. `statement.NAME`,
-    /// `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered well, and more
-    /// than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent
-    /// to first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`:
-    /// `point_select`, `simple_range`, … as in `Sysbench`.
+    /// Name of what was measured. `transaction`: in a closed loop, from the transaction's first byte sent to its last byte received;
+    /// in an open loop, the response time, which starts when the transaction was due, and which includes the age of each unanswered
+    /// transaction. `service`: service time in an open loop, from the first byte sent. `unanswered`: ages of unanswered transactions
+    /// in an open loop. `in_flight`: ages, counted from the first byte sent, of transactions that were in progress at the end of the
+    /// window; in a closed loop, no other histogram contains these. `lateness`: delay in an open loop between the moment when a
+    /// request was due and a connection was free, and its first byte sent. `connect`: time of opening a connection under load.
+    /// `statement.NAME` and `command.NAME`: from the first byte sent to the last byte parsed; of commands, only those that succeeded;
+    /// a request of several commands is `command.pipeline`. `stage.wait`, `stage.transfer` and `stage.parse`: parts of a statement,
+    /// which end with the first byte received, the last byte received, and the end of parsing. Statements of sysbench have no prefix:
+    /// `point_select`, `simple_range` and so on, as in `Sysbench`.
     ///
-    /// In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read;
-    /// `connect.SERVICE`: from `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread
-    /// for a page, its computing and its turns; `told.NAME`: what a FastCGI application's pages reported,
-    /// for each name that ends in `_ns`; `connect.application`: connecting to it, and `queue.application`: of that,
-    /// a wait for room in its full queue of new connections.
+    /// In a page job, `transaction` is a page. `turn.SERVICE`: a round trip, from the first byte sent to the last byte read.
+    /// `connect.SERVICE`: from `connect()` until the session accepts requests. `cpu`: CPU time of the worker thread for a page.
+    /// `told.NAME`: times that the pages of a FastCGI application reported, for each name that ends in `_ns`. `connect.application`:
+    /// time to connect to the application. `queue.application`: the part of it spent waiting for room in the application's full accept
+    /// queue.
     pub kind: String,
     pub count: u64,
     pub min_ns: u64,
@@ -270,22 +277,24 @@ pub struct Histogram {
     pub data: String,
 }
 
-/// `TCP_INFO` of the connections at the end of the window; None where the kernel does not tell.
+/// Statistics from `TCP_INFO` over all connections at the end of the window. None: the kernel does not provide the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TcpFacts {
     pub connections: u32,
     pub rtt_p50_ns: u64,
     pub rtt_max_ns: u64,
     pub min_rtt_ns: Option<u64>,
-    /// Segments, since each connection began.
+    /// Segments that were retransmitted since each connection was opened.
     pub retransmits: u64,
-    /// Time with data in flight or to send, summed over connections; the next two are parts of it.
+    /// Time with unacknowledged or unsent data, summed over all connections. `rwnd_limited_ns` and `sndbuf_limited_ns` are parts of
+    /// it.
     pub busy_ns: Option<u64>,
     pub rwnd_limited_ns: Option<u64>,
     pub sndbuf_limited_ns: Option<u64>,
 }
 
-/// Over the connections: transactions that each finished, and the time that each spent in them.
+/// Fairness between connections: mean and standard deviation of the transactions that each connection completed, and of the time that
+/// each spent in transactions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Fairness {
     pub transactions_mean: f64,
@@ -294,30 +303,31 @@ pub struct Fairness {
     pub busy_stddev_ns: f64,
 }
 
-/// Open loop: every request due in the window is in exactly one of the last three.
+/// Requests of an open loop. Each request that was due in the window is counted in exactly one of `answered`, `unanswered` and
+/// `failed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Account {
     pub due: u64,
-    /// Answered before the window's end.
+    /// Requests that were answered before the window ended.
     pub answered: u64,
-    /// Begun or not, without an answer at the end of the window.
+    /// Requests that had no answer when the window ended, whether they had been sent or not.
     pub unanswered: u64,
-    /// Lost with a connection, or given up.
+    /// Requests that failed because their connection was lost, or that were abandoned.
     pub failed: u64,
     pub backlog_max: u64,
 }
 
-/// What became of connections that were lost under load; only under `on_disconnect: reconnect`.
+/// Connections that were lost under load. Only present with `on_disconnect: reconnect`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Lost {
-    /// Connections that were not back when the window ended.
+    /// Connections that were lost and not yet reopened when the window ended.
     pub at_end: u64,
-    /// Why the last connection was lost, or the last try to connect again failed.
+    /// Reason of the last lost connection or of the last failed attempt to reconnect.
     pub last: Failed,
 }
 
-/// The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before
-/// its end.
+/// Results of the measured window. In a closed loop they cover the transactions that ended in the window. In an open loop they cover
+/// the transactions that were due in the window and answered before its end.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "finished")]
 #[schemars(title = "Finished")]
@@ -326,75 +336,76 @@ pub struct Finished {
     pub elapsed_ns: u64,
     pub transactions: u64,
     pub queries: u64,
-    /// Changes of direction client -> server -> client: what a round trip time multiplies.
+    /// Round trips: changes of direction from client to server and back. Each costs one RTT.
     pub turns: u64,
     pub rows: u64,
     pub classes: Classes,
     pub bytes: Bytes,
-    /// Statements answered from the first to the last, those before and after the window too: what the server counts. None: of
-    /// pages, or not all is known.
+    /// Statements that were answered during the whole job, including those outside the window, for comparison with the server's
+    /// counter. None: a page job, or the number is not fully known.
     #[schemars(extend("default" = null))]
     pub answered: Option<u64>,
-    /// Keys found and missed by a workload of keys.
+    /// Keys that a workload of keys found and did not find.
     #[schemars(extend("default" = null))]
     pub lookups: Option<Lookups>,
-    /// Ignored server errors by code; of a workload of keys by their first word, those that are not well known
-    /// under `OTHER`; `disconnect`: connections lost.
+    /// Number of ignored server errors by code. In a workload of keys, the code is the first word of the error, and uncommon words are
+    /// counted as `OTHER`. `disconnect` counts lost connections.
     pub errors: BTreeMap<String, u64>,
-    /// Connections lost and opened again.
+    /// Connections that were lost and reopened.
     pub reconnects: u64,
-    /// None: no connection was lost.
+    /// Connections that were lost under load. None: no connection was lost.
     #[schemars(extend("default" = null))]
     pub lost: Option<Lost>,
-    /// Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one.
+    /// Receive operations under `io_uring`, since the job began, that found no free buffer. Each had to be repeated by the client.
     #[schemars(extend("default" = 0))]
     pub starved_receives: u64,
     pub open_loop: Option<Account>,
     pub fairness: Fairness,
     pub tcp: Option<TcpFacts>,
-    /// Role `client` is the engine itself; then one for each observed role, pids of a role summed.
+    /// CPU time by role. The first entry has the role `client` and describes the engine. One entry for each observed role follows,
+    /// summed over the processes of that role.
     pub cpu: Vec<CpuUse>,
-    /// `VmHWM` of the engine.
+    /// Peak resident memory of the engine (`VmHWM`).
     pub peak_memory_bytes: u64,
     pub histograms: Vec<Histogram>,
-    /// Why the window ended early; only under `on_disconnect: end`.
+    /// Reason why the window ended early. Only present with `on_disconnect: end`.
     #[schemars(extend("default" = null))]
     pub interrupted: Option<Failed>,
-    /// Services of a page script. Transactions are then pages, queries requests, and
-    /// those and turns and bytes are sums over the services. Where an application is asked, a page is a request and
-    /// a turn to it, and bytes are FastCGI's.
+    /// Use of each service of a page script. `transactions` then counts pages and `queries` counts requests; requests, round trips and
+    /// bytes are summed over the services. If an application serves the pages, each page is one request and one round trip, and the
+    /// bytes are those of FastCGI.
     #[schemars(extend("default" = []))]
     pub services: Vec<ServiceUse>,
-    /// What the pages of a FastCGI application reported, summed over the
-    /// window's good pages.
+    /// Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window.
     #[schemars(extend("default" = {}))]
     #[serde(rename = "told")]
     pub reported: BTreeMap<String, u64>,
 }
 
-/// The log of acknowledged keys is closed and complete; comes before the job's last event, also before `failed`.
+/// The log of acknowledged keys is complete and closed. Written before the last event of the job, even if that is `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "acknowledgement_log")]
 #[schemars(title = "AcknowledgementLog")]
 pub struct AcknowledgementLog {
     pub path: String,
-    /// One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:
+    /// Records in the log: one for each transaction that drew a key, including those outside the window. It is the sum of
+    /// `acknowledged`, `refused` and `unknown`.
     pub records: u64,
-    /// Keys whose last statement was answered well.
+    /// Keys whose last statement succeeded.
     pub acknowledged: u64,
-    /// Keys of which the server answered a statement with an error.
+    /// Keys for which the server answered a statement with an error.
     pub refused: u64,
-    /// Keys without an answer before their connection or the job ended: they may be on the server or not.
+    /// Keys that had no answer when their connection or the job ended. They may or may not be stored on the server.
     pub unknown: u64,
 }
 
-/// A watch job has asked once, found its table, and goes on.
+/// A watch job has polled its table successfully once and continues to poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "watching")]
 #[schemars(title = "Watching")]
 pub struct Watching {}
 
-/// A watch job is done, and its log closed.
+/// A watch job is complete, and its log is closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "watched")]
 #[schemars(title = "Watched")]
@@ -402,15 +413,16 @@ pub struct Watched {
     pub path: String,
     pub keys: u64,
     pub polls: u64,
-    /// A key is visible at some moment between the one before the poll that saw it was answered and that one's
-    /// answer.
+    /// Duration of the longest poll. It bounds the uncertainty of the moment at which a key became visible: after the start of the
+    /// last poll that did not return the key, and before the answer to the poll that did.
     pub longest_poll_ns: u64,
     pub elapsed_ns: u64,
-    /// The server's end, if that ended it.
+    /// Reason why the server ended the job early. None: it did not.
     pub interrupted: Option<Failed>,
 }
 
-/// A tables job goes on: `done` of `total` rows at sysbench's prepare, else tables, or statements of a custom list.
+/// Progress of a tables job. `done` and `total` count rows while sysbench tables are prepared, statements of a custom workload, and
+/// tables otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "tables_progress")]
 #[schemars(title = "TablesProgress")]
@@ -420,7 +432,7 @@ pub struct TablesProgress {
     pub doing: String,
 }
 
-/// A tables job is done.
+/// A tables job is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "tables_done")]
 #[schemars(title = "TablesDone")]
@@ -429,21 +441,21 @@ pub struct TablesDone {
     pub elapsed_ns: u64,
 }
 
-/// One page of a repeat job, in its order.
+/// Latencies of one repeated page. Pages are reported in the order in which they run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "repeated")]
 #[schemars(title = "Repeated")]
 pub struct Repeated {
     pub took_ns: u64,
-    /// Time to open each connection, its login too.
+    /// Time to open each connection, including the login, in the order of the steps that open one.
     pub opened_ns: Vec<u64>,
-    /// Time of each step with a statement, from before it is sent to its answer's end.
+    /// Latency of each step that has a statement: from before the statement is sent until its answer is complete.
     pub round_trips_ns: Vec<u64>,
-    /// Sum over all steps: how long after its gap a statement was sent.
+    /// Sum over all steps of the delay with which a statement was sent after its gap had ended.
     pub client_late_ns: u64,
 }
 
-/// Statements without their literals, as a recording has them, in the order of the job.
+/// The job's statements in their order, with literals replaced as in a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "digests")]
 #[schemars(title = "Digests")]

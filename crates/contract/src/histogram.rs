@@ -1,4 +1,4 @@
-//! Latency histograms: nanoseconds, three significant digits, 1 ns to longer than any job.
+//! Latency histograms in nanoseconds, with three significant digits and a range from 1 ns to the longest possible job.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,11 +7,11 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
 use crate::events::Histogram;
 
-/// The longest job: connecting, warm-up, window and stall each take at most the maximum time of a field.
+/// Highest value that a histogram can record. Connecting, warm-up, measured window and stall take at most `LONGEST_NS` each.
 const MAX_NS: u64 = 4 * crate::LONGEST_NS;
 const DIGITS: u8 = 3;
 
-/// A latency histogram. Recording does not allocate.
+/// A latency histogram. Recording a value does not allocate memory.
 #[derive(Debug, Clone)]
 pub struct Latency(Hdr<u64>);
 
@@ -29,13 +29,13 @@ impl Latency {
         )
     }
 
-    /// Record a latency. A latency above the maximum, which no job reaches, counts as the maximum.
+    /// Record a latency in nanoseconds. A latency above the maximum is recorded as the maximum.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// Add all counts of `other`.
+    /// Add all values that `other` has recorded.
     pub fn add(&mut self, other: &Self) {
         self.0
             .add(&other.0)
@@ -46,17 +46,17 @@ impl Latency {
         self.0.len()
     }
 
-    /// The value at `quantile` (0..=1) in ns; 0 when nothing was recorded.
+    /// The latency in nanoseconds at `quantile` (0 to 1), or 0 if the histogram is empty.
     pub fn value_at(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
 
-    /// The highest value in ns, at the histogram's resolution; 0 when nothing was recorded.
+    /// The highest recorded latency in nanoseconds, to three significant digits, or 0 if the histogram is empty.
     pub fn max(&self) -> u64 {
         self.0.max()
     }
 
-    /// The histogram as a part of an event.
+    /// Convert the histogram to the form in which events contain it.
     pub fn to_event(&self, kind: &str) -> Histogram {
         let mut packed = Vec::new();
         V2DeflateSerializer::new()

@@ -1,7 +1,7 @@
-//! The Rust side of the contract with Python: jobs are read, and events, some with histograms, are written.
+//! The messages between Python and the Rust engine. Python sends a job; the engine answers with events.
 //!
-//! Other crates run the jobs. Start at [`jobs::LoadJob`] and [`events`]; [`emit`] writes an event, [`read_job`] reads a job, [`report`]
-//! ends one.
+//! Other crates run the jobs. Start reading at [`jobs::LoadJob`] and [`events`]. [`read_job`] reads a job, [`emit`] writes an event,
+//! and [`report`] writes the final error, if any.
 
 mod bounds;
 pub mod events;
@@ -15,8 +15,8 @@ pub use histogram::Latency;
 pub use schema::Contract;
 pub use stream::{emit, emit_or_fail, parse_job, read_begin, read_command, read_job, report};
 
-/// Version of the contract, raised when a message changes its meaning. A job of another version is refused.
+/// Version of the messages, increased whenever a message changes its meaning. The engine refuses a job that has another version.
 pub const PROTOCOL_VERSION: u32 = 2;
 
-/// Maximum of every field with a time: a day. A longer time is assumed to have the wrong unit.
+/// Maximum value of every field that holds a time: one day in nanoseconds. A longer time probably has the wrong unit.
 pub const LONGEST_NS: u64 = 86_400_000_000_000;

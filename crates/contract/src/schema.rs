@@ -1,7 +1,7 @@
-//! The contract as a JSON Schema: the one description of every message, from which the Python types are generated.
+//! The JSON schema of all messages, from which the Python types are generated.
 //!
-//! `howfar-engine schema` prints it. Each message and each part of one is a definition under its name; a message says what it is in
-//! the constant field `job`, `command` or `event`.
+//! `howfar-engine schema` prints it. Each message, and each type that a message contains, is a definition under its own name. The
+//! constant field `job`, `command` or `event` identifies a message.
 
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{PROTOCOL_VERSION, events, jobs};
 
-/// The fields that give the kind of a message.
+/// Fields that identify the kind of a message.
 const TAGS: [&str; 3] = ["job", "command", "event"];
 
-/// Collects the schemas of all crates' messages.
+/// Collects the schemas of the messages of all crates.
 #[derive(Debug)]
 pub struct Contract {
     inputs: SchemaGenerator,
@@ -20,7 +20,7 @@ pub struct Contract {
 }
 
 impl Default for Contract {
-    /// The messages of this crate.
+    /// Create a collection that contains the messages of this crate.
     fn default() -> Self {
         let settings = SchemaSettings::draft2020_12();
         let mut contract = Self {
@@ -60,17 +60,17 @@ impl Default for Contract {
 }
 
 impl Contract {
-    /// Add a job or a command.
+    /// Add the schema of a job or a command.
     pub fn add_input<T: JsonSchema>(&mut self) {
         self.inputs.subschema_for::<T>();
     }
 
-    /// Add an event.
+    /// Add the schema of an event.
     pub fn add_event<T: JsonSchema>(&mut self) {
         self.events.subschema_for::<T>();
     }
 
-    /// The schema of all messages together.
+    /// Return one schema with all collected messages.
     pub fn schema(mut self) -> Value {
         let mut definitions = self.inputs.take_definitions(true);
         definitions.extend(self.events.take_definitions(true));
@@ -95,7 +95,7 @@ impl Contract {
     }
 }
 
-/// Rename the definitions of events from the value of their field `event` to their title.
+/// Rename each event's definition from the value of its field `event` to its title.
 fn rename_by_title(definitions: &Map<String, Value>) -> Map<String, Value> {
     let mut text = Value::from(definitions.clone()).to_string();
     for (name, definition) in definitions {
@@ -129,8 +129,8 @@ fn rename_by_title(definitions: &Map<String, Value>) -> Map<String, Value> {
     titled.collect()
 }
 
-/// Give each variant of the tagged enum `name` a definition, and make the enum a choice of references. An enum of whole messages is
-/// dropped: each of them stands for itself.
+/// Give each variant of the tagged enum `name` its own definition, and make the enum a choice of references to them. An enum whose
+/// variants are all messages is removed, because nothing refers to it.
 fn flatten_enum(name: &str, definitions: &mut Map<String, Value>) {
     let Some(variants) = definitions[name]["oneOf"].as_array().cloned() else {
         return;
@@ -171,7 +171,7 @@ fn flatten_enum(name: &str, definitions: &mut Map<String, Value>) {
     }
 }
 
-/// Add the tag of one more variant to the definition of a struct that several variants share.
+/// Add another variant's tag to the definition of a struct that several variants share.
 fn merge_tag(fields: &mut Value, variant_fields: &Value) {
     let variant_fields = variant_fields.as_object();
     for (name, field) in variant_fields.expect("the fields are an object") {

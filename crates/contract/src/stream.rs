@@ -1,4 +1,4 @@
-//! JSON lines: the first line of stdin is the job, each line of stdout is one event.
+//! Messages as JSON lines. The first line of stdin is the job, and each line of stdout is an event.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
@@ -11,9 +11,9 @@ use crate::PROTOCOL_VERSION;
 use crate::events::{Failed, internal};
 use crate::jobs::Begin;
 
-/// Write one event as a line on stdout and flush it.
+/// Write an event as one line to stdout, and flush stdout.
 ///
-/// Fails if the reader is gone. The failure can then be reported to no one, so most callers just end.
+/// Returns an error if the reader has closed the pipe. Most callers then end, because they cannot report the error.
 pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
@@ -22,12 +22,12 @@ pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Write an event as [`emit`] does, but return a failure that ends the job if the reader is gone.
+/// Write an event with [`emit`]. If the reader has closed the pipe, return a failure that ends the job.
 pub fn emit_or_fail<T: Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("writing an event: {error}")))
 }
 
-/// Write why a job failed, if it did, and return the exit code.
+/// Write the failure of a job as an event, if it failed, and return the exit code.
 pub fn report(outcome: Result<(), Failed>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,7 +39,7 @@ pub fn report(outcome: Result<(), Failed>) -> ExitCode {
     }
 }
 
-/// Read the first line of stdin as a job of `kind`. Later input is not read.
+/// Read the first line of stdin as a job of the kind `kind`. Further lines are not read.
 pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
@@ -54,14 +54,14 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
     }
 }
 
-/// Read the next line of stdin, which tells when a held job is to begin.
+/// Read the next line of stdin as the command that starts a job with delayed start.
 pub fn read_begin() -> Result<Begin, Failed> {
     read_command("when to begin")?.ok_or_else(|| {
         Failed::bad_job("the line that says when to begin was not read: stdin ended")
     })
 }
 
-/// Read the next line of stdin as a command that says `purpose`; `None`: stdin has ended.
+/// Read the next line of stdin as a command, or return `None` at the end of stdin. `purpose` describes the command in errors.
 pub fn read_command<T: DeserializeOwned>(purpose: &str) -> Result<Option<T>, Failed> {
     let command_error = |why: &dyn std::fmt::Display| {
         Failed::bad_job(format!("the line that says {purpose} was not read: {why}"))
@@ -76,8 +76,8 @@ pub fn read_command<T: DeserializeOwned>(purpose: &str) -> Result<Option<T>, Fai
     }
 }
 
-/// Parse a job of `kind`. Its kind and version are checked before its fields, so that the error for an older or newer partner names
-/// the version, not a field.
+/// Parse a job of the kind `kind`. The kind and the version are checked before all other fields, so that the error for a job of
+/// another version names the version.
 pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Failed> {
     let value: Value = serde_json::from_str(line)
         .map_err(|error| Failed::bad_job(format!("the job is not JSON: {error}")))?;

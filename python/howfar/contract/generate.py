@@ -103,8 +103,8 @@ from pydantic import Field
 from howfar.contract.message import Count, Message
 """
 _UNITS_TEXT: Final = """
-One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
-per second.
+The engine reads a job as JSON from its stdin and writes events as JSON lines to its stdout. Times are integers in nanoseconds, sizes
+are in bytes, and rates in bits per second.
 """
 
 
@@ -137,11 +137,11 @@ class Generator:
             self._define(name)
         version = (
             f"PROTOCOL_VERSION: Final = {self.schema['version']}\n"
-            '"""Raised when a message changes its meaning; the engine refuses a job of another version."""\n\n'
+            '"""Version of the messages. The engine refuses a job of another version."""\n\n'
         )
         constants = (
             f"LONGEST_NS: Final = {self.schema['longest_ns']:_}\n"
-            '"""A day: no field names a longer time. What is longer is a mistake of a unit."""\n\n'
+            '"""Maximum value of every field that holds a time: one day. A longer time probably has the wrong unit."""\n\n'
         )
         for name, (part, field) in _CONSTANTS.items():
             constants += f"{name}: Final = {self.defs[part]['properties'][field]['maximum']:_}\n"
@@ -150,7 +150,7 @@ class Generator:
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
         unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
         return {
-            PING_TARGET: _HEADER.format("The messages that time a server: a part of `messages.py`.", "")
+            PING_TARGET: _HEADER.format("The messages that measure the latency of a server: a part of `messages.py`.", "")
             + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
             + "\n",
             RECEIPT_TARGET: _HEADER.format("The messages that receipts hold: a part of `messages.py`.", "")
@@ -175,7 +175,7 @@ class Generator:
     def _by_tag(self, name: str, tag: str) -> str:
         """A table of the messages defined so far, by the value of a field."""
         body = "".join(f"{value!r}: {kind}," for value, kind in sorted(self.tagged[tag].items()))
-        return f'{name}: Final[dict[str, type[Message]]] = {{{body}}}\n"""By the field `{tag}`."""'
+        return f'{name}: Final[dict[str, type[Message]]] = {{{body}}}\n"""The classes of messages by their field `{tag}`."""'
 
     def limits(self) -> str:
         """The module of types with the limits of fields that plans have, before it is formatted."""

@@ -1,7 +1,7 @@
 """The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.
 
-One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
-per second.
+The engine reads a job as JSON from its stdin and writes events as JSON lines to its stdout. Times are integers in nanoseconds, sizes
+are in bytes, and rates in bits per second.
 """
 
 # ruff: noqa: E402, I001, RUF100
@@ -51,7 +51,7 @@ from howfar.contract.receipt_messages import (
 
 
 LONGEST_NS: Final = 86_400_000_000_000
-"""A day: no field names a longer time. What is longer is a mistake of a unit."""
+"""Maximum value of every field that holds a time: one day. A longer time probably has the wrong unit."""
 
 DELAY_MAX_NS: Final = 60_000_000_000
 RATE_MAX_BPS: Final = 1_000_000_000_000
@@ -81,7 +81,7 @@ class AnswerJob(Message):
 
 
 class Service(Message):
-    """Where one server is, and as whom; each one that is named gives a receipt."""
+    """Address and login of one service of a page. The `ready` event has a receipt for each."""
 
     target: Target
     user: str = ""
@@ -89,11 +89,11 @@ class Service(Message):
     database: str = ""
     tls: Tls | None = None
     fetch_server_key: bool = False
-    """As in `Session`."""
+    """Whether to request the server's RSA key, as in `Session`."""
 
 
 class SequenceValues(Message):
-    """first, first + step, … over all connections: each takes every n-th of n."""
+    """The sequence `first`, `first + step` and so on, shared by all n connections: each takes every n-th value."""
 
     kind: Literal["sequence"] = "sequence"
     first: int = Field(default=1, ge=0, le=4_611_686_018_427_387_903)
@@ -101,7 +101,7 @@ class SequenceValues(Message):
 
 
 class Distribution(Message):
-    """How row ids are drawn from `1..table_size`; the parameters carry sysbench's names and meaning."""
+    """Distribution of row ids over `1..=table_size`. The parameters have the names and meanings of sysbench's options."""
 
     kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
     pareto_h: float = Field(default=0.2, gt=0.0, lt=1.0)
@@ -112,7 +112,7 @@ class Distribution(Message):
 
 
 class IntegerValues(Message):
-    """Drawn from low..=high by a distribution."""
+    """Random integers from `low` to `high`, both included."""
 
     kind: Literal["integer"] = "integer"
     low: int = Field(default=1, ge=0, le=4_503_599_627_370_495)
@@ -121,7 +121,7 @@ class IntegerValues(Message):
 
 
 class TextValues(Message):
-    """A string of `length` bytes; about the share `compressible` of it is one repeated phrase, the rest random."""
+    """A random string of `length` bytes. Roughly a fraction `compressible` of it repeats one phrase; the rest is random."""
 
     kind: Literal["text"] = "text"
     length: int = Field(ge=1, le=1_048_576)
@@ -135,7 +135,7 @@ class ConstantValue(Message):
 
 
 class SameValue(Message):
-    """The value that parameter `index` (from 0) of the same transaction's statement `statement` had last."""
+    """The latest value, within the same transaction, of parameter `index` (counted from 0) of `statement`."""
 
     kind: Literal["same"] = "same"
     statement: str
@@ -146,7 +146,7 @@ Values = Annotated[SequenceValues | IntegerValues | TextValues | ConstantValue |
 
 
 class CustomStatement(Message):
-    """SQL with a `?` for each parameter."""
+    """An SQL statement with a `?` for each parameter."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
     sql: str = Field(min_length=1, max_length=1_048_576)
@@ -154,14 +154,14 @@ class CustomStatement(Message):
 
 
 class FixedSize(Message):
-    """Every value has so many bytes."""
+    """All values have the same size."""
 
     kind: Literal["fixed"] = "fixed"
     bytes: int = Field(default=100, ge=0, le=1_048_576)
 
 
 class UniformSize(Message):
-    """From low..=high, each as likely as any other."""
+    """Uniformly distributed from `low` to `high`, both included."""
 
     kind: Literal["uniform"] = "uniform"
     low: int = Field(ge=0, le=1_048_576)
@@ -169,7 +169,8 @@ class UniformSize(Message):
 
 
 class LognormalSize(Message):
-    """Half are shorter than `median`; `sigma` is the deviation of the natural logarithm. What is longer than `most` is cut to it."""
+    """Log-normally distributed. `sigma` is the standard deviation of the natural logarithm, and larger sizes than `most` are reduced
+    to `most`."""
 
     kind: Literal["lognormal"] = "lognormal"
     median: int = Field(ge=1, le=1_048_576)
@@ -178,14 +179,14 @@ class LognormalSize(Message):
 
 
 class Size(Message):
-    """A size that has its share of all."""
+    """One of several value sizes, with its weight."""
 
     bytes: int = Field(ge=0, le=1_048_576)
     weight: int = Field(default=1, ge=1, le=1_000_000)
 
 
 class ListedSizes(Message):
-    """Each with its share of all weights."""
+    """A list of sizes. Each is chosen with a probability of its weight divided by the sum of all weights."""
 
     kind: Literal["listed"] = "listed"
     sizes: tuple[Size, ...] = Field(min_length=1, max_length=256)
@@ -195,35 +196,38 @@ Sizes = Annotated[FixedSize | UniformSize | LognormalSize | ListedSizes, Field(d
 
 
 class KeyValue(Message):
-    """A transaction is one request of `pipeline` commands and all their replies; its latency ends with the last byte.
+    """A workload of commands on keys. A transaction is one request with `pipeline` commands and their replies; its latency ends with
+    the last byte received.
 
-    A key is `key_prefix` and its number from 1 in twelve digits. Its value depends on its number alone, in length and content: a
-    tables job with the same workload sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all keys, and what a load sets are
-    the same values again.
+    A key consists of `key_prefix` and a number from 1 with twelve digits. Size and content of its value depend only on that
+    number. A tables job with the same workload therefore sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all keys, and
+    a load writes the same values again.
     """
 
     kind: Literal["key_value"] = "key_value"
     protocol: Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
-    """Redis: each session of `resp3` begins with HELLO 3, one of `resp2` with AUTH if there is a password."""
+    """Protocol of the server. With `resp3`, a Redis session begins with HELLO 3; with `resp2`, it begins with AUTH if there is a
+    password."""
     keys: int = Field(default=10_000, ge=1, le=999_999_999_999)
     key_prefix: str = Field(default="key:", pattern=r"^[A-Za-z0-9:_.-]{0,64}$")
     distribution: Distribution = Distribution(kind="uniform")
     get: int = Field(default=9, ge=0, le=1_000_000)
-    """Weights of the commands; each one is drawn with its share of their sum."""
+    """Weight of the command `get`. Each command is chosen with a probability of its weight divided by the sum of all weights."""
     set: int = Field(default=1, ge=0, le=1_000_000)
     multi_get: int = Field(default=0, ge=0, le=1_000_000)
-    """`keys_each` keys at once: MGET, `get` with several keys, or quiet `mg`s and an `mn`."""
+    """Weight of reading `keys_each` keys with one command: MGET in Redis; in Memcached, `get` with several keys, or quiet `mg`
+    commands followed by `mn`."""
     delete: int = Field(default=0, ge=0, le=1_000_000)
     keys_each: int = Field(default=10, ge=1, le=1000)
     value: Sizes = FixedSize()
     pipeline: int = Field(default=1, ge=1, le=1000)
-    """Commands sent at once; the next request waits for the replies to all."""
+    """Number of commands in a request. The next request is sent after all their replies."""
     on_error: Literal["stop", "count"] = "stop"
-    """An error that the server answers a command with ends the job, or is counted under its first word. No command is sent again."""
+    """Reaction to an error that the server returns: end the job, or count the error under its first word. Commands are not retried."""
 
 
 class QueryStep(Message):
-    """A statement, `repeat` times; each is a turn. It is sent as text: applications of this kind do not prepare."""
+    """Send a statement as text `repeat` times. Each time is one round trip. Such applications do not use prepared statements."""
 
     kind: Literal["query"] = "query"
     statement: str
@@ -231,7 +235,7 @@ class QueryStep(Message):
 
 
 class GetStep(Message):
-    """A read of `keys_each` drawn keys, `repeat` times; each is a turn."""
+    """Read `keys_each` random keys `repeat` times. Each time is one round trip."""
 
     kind: Literal["get"] = "get"
     store: Literal["redis", "memcached"]
@@ -240,7 +244,7 @@ class GetStep(Message):
 
 
 class CpuStep(Message):
-    """The application computes, by the CPU time that its own thread has used."""
+    """Compute until the thread has used this much CPU time."""
 
     kind: Literal["cpu"] = "cpu"
     cpu_ns: int = Field(ge=0, le=86_400_000_000_000)
@@ -250,55 +254,57 @@ PageStep = Annotated[QueryStep | GetStep | CpuStep, Field(discriminator="kind")]
 
 
 class PageScript(Message):
-    """The steps in order, `rounds` times, make a page, of at most 100000 turns. A worker runs one page at a time over one connection
-    to each service that the script uses, opened by the first step that needs it."""
+    """The script of a page: the steps in order, repeated `rounds` times, with at most 100000 round trips in total. A worker runs one
+    page at a time. It has one connection to each service of the script, which the first step that needs it opens."""
 
     kind: Literal["script"] = "script"
     mysql: Service | None = None
     postgresql: Service | None = None
-    """Instead of `mysql`: statements go to one server."""
+    """The PostgreSQL server, instead of `mysql`. A page sends all statements to one server."""
     redis: Service | None = None
     memcached: Service | None = None
     statements: tuple[CustomStatement, ...] = Field(default=(), max_length=256)
     redis_keys: KeyValue | None = None
-    """Which keys are drawn, how, in which protocol; its weights and its pipeline mean nothing here."""
+    """Keys of Redis: their number, distribution and protocol. The weights of commands and the pipeline are ignored."""
     memcached_keys: KeyValue | None = None
     steps: tuple[PageStep, ...] = Field(min_length=1, max_length=1024)
     rounds: int = Field(default=1, ge=1, le=10_000)
     connect: Literal["persistent", "per_page"] = "persistent"
-    """`per_page`: each page opens its connections and closes them at its end, inside its latency."""
+    """When connections are opened. `per_page`: each page opens its connections and closes them at its end, and its latency includes
+    both."""
 
 
 class FastCgi(Message):
-    """An application behind FastCGI, as PHP-FPM. Each worker may keep one connection, where the application lets it.
+    """An application that serves pages over FastCGI, for example PHP-FPM.
 
-    A page is good when its status is 200 and its body ends with `ends_with`. What it tells of itself is in the header `X-Howfar-
-    Page: name=integer,…`: names of small letters, digits and `_`.
+    A page succeeds if its status is 200 and its body ends with `ends_with`. The application can report values in the header
+    `X-Howfar-Page: name=integer,…`, whose names consist of lower-case letters, digits and `_`.
     """
 
     kind: Literal["fastcgi"] = "fastcgi"
     target: UnixTarget
     parameters: dict[str, str]
-    """As FastCGI wants them: `SCRIPT_FILENAME`, `REQUEST_METHOD`, …"""
+    """Parameters of each FastCGI request, such as `SCRIPT_FILENAME` and `REQUEST_METHOD`."""
     ends_with: str = Field(default="", max_length=200)
     keep_connection: bool = False
-    """`FCGI_KEEP_CONN`. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default. One
-    that is found closed is opened again, the page is asked for once more, and `Finished.reconnects` counts it: the child had
-    served as many pages as it may, or died over this one."""
+    """Whether each worker keeps one connection open (`FCGI_KEEP_CONN`), if the application allows it. PHP-FPM dedicates a child to
+    an open connection, and web servers close it after each page by default. If the connection was closed by the application, it
+    is reopened and the page is requested again: the child had served its maximum number of pages, or failed while serving this
+    page. `Finished.reconnects` counts these cases."""
 
 
 Application = Annotated[PageScript | FastCgi, Field(discriminator="kind")]
 
 
 class Arrivals(Message):
-    """Open loop: request i of all connections is due at a time that only the rate, the shape, the seed and the number of threads
-    decide."""
+    """Arrivals of an open loop. When each request is due depends only on the rate, the shape, the seed and the number of threads,
+    never on the server."""
 
     rate_per_s: float = Field(le=1000000000.0, gt=0.0)
-    """Transactions a second, over the whole job."""
+    """Arrival rate in transactions per second, summed over all connections."""
     shape: Literal["constant", "poisson", "bursts"] = "poisson"
     burst: int = Field(default=10, ge=1, le=1_000_000)
-    """Requests due at one moment under `bursts`; the moments are evenly spaced."""
+    """Number of requests in each burst, with the shape `bursts`. Bursts are evenly spaced."""
 
 
 class AskStats(Message):
@@ -309,7 +315,7 @@ class AskStats(Message):
 
 
 class Begin(Message):
-    """The line after a job that is held: begin at this moment of this host's monotonic clock, or at once where it has passed."""
+    """Starts a job with delayed start at a time of this host's monotonic clock, or immediately if that time has passed."""
 
     command: Literal["begin"] = "begin"
     at_ns: int = Field(ge=0)
@@ -326,7 +332,8 @@ class BurstLoss(Message):
 
 
 class Classes(Message):
-    """Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other."""
+    """Number of statements by class, as sysbench counts them. A statement that returns rows is a read, one that changes rows is a
+    write, and all others are `other`."""
 
     read: int
     write: int
@@ -337,11 +344,12 @@ class CustomStep(Message):
     statement: str
     repeat: int = Field(default=1, ge=1, le=1_048_576)
     think_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
-    """Pause before each of them; part of the transaction's latency, not of the statement's."""
+    """Pause before each repetition. The latency of the transaction includes it, and that of the statement does not."""
 
 
 class CustomTransaction(Message):
-    """Steps in order. Among several transactions each one is drawn with its share of all weights."""
+    """A transaction: steps in order. If there are several transactions, each is chosen with a probability of its weight divided by
+    the sum of all weights."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
     weight: int = Field(default=1, ge=1, le=1_000_000)
@@ -352,19 +360,20 @@ PsMode = Literal["auto", "disable", "multi", "extended"]
 
 
 class Custom(Message):
-    """A workload of one's own; `howfar load --workload FILE.toml` reads it."""
+    """A user-defined workload, as `howfar load --workload FILE.toml` reads it."""
 
     kind: Literal["custom"] = "custom"
     statements: tuple[CustomStatement, ...] = Field(min_length=1, max_length=1024)
     transactions: tuple[CustomTransaction, ...] = Field(min_length=1, max_length=256)
     prepare: tuple[str, ...] = ()
-    """SQL of `howfar load … prepare`, in order; `cleanup` likewise."""
+    """Statements that `howfar load … prepare` executes, in order."""
     cleanup: tuple[str, ...] = ()
+    """Statements that `howfar load … cleanup` executes, in order."""
     db_ps_mode: PsMode = "auto"
 
 
 class DigestsJob(Message):
-    """Take the literals out of statements, as the recorder does."""
+    """Compute the digests of statements: replace their literals as the recorder does."""
 
     job: Literal["digests"] = "digests"
     version: Literal[2] = 2
@@ -460,7 +469,8 @@ class EchoJob(Message):
 
 
 class Fairness(Message):
-    """Over the connections: transactions that each finished, and the time that each spent in them."""
+    """Fairness between connections: mean and standard deviation of the transactions that each connection completed, and of the time
+    that each spent in transactions."""
 
     transactions_mean: float
     transactions_stddev: float
@@ -511,7 +521,8 @@ SysbenchKind = Literal[
 
 
 class Sysbench(Message):
-    """One of sysbench's Lua workloads. Options that a kind does not use are ignored, as sysbench does."""
+    """One of sysbench's Lua workloads. The names of the fields are those of sysbench's options. Options that do not apply to a kind
+    are ignored, as in sysbench."""
 
     kind: SysbenchKind = "oltp_read_only"
     tables: int = Field(default=1, ge=1, le=1_048_576)
@@ -540,59 +551,64 @@ class Sysbench(Message):
 
 
 class Pgbench(Message):
-    """One of pgbench's built-in scripts, on pgbench's own tables; rows are drawn uniformly."""
+    """One of pgbench's built-in scripts on pgbench's tables. Rows are chosen uniformly."""
 
     kind: Literal["select_only", "simple_update", "tpcb_like"]
     scale: int = Field(default=1, ge=1, le=20_000)
-    """Branches; each has 10 tellers and 100,000 accounts."""
+    """Scale factor: number of branches, each with 10 tellers and 100,000 accounts."""
     db_ps_mode: PsMode = "auto"
-    """`auto` is pgbench's `-M prepared`, `extended` and `disable` (`-M simple`) are its other modes."""
+    """How statements are sent. `auto` corresponds to pgbench's `-M prepared`, `extended` to `-M extended`, and `disable` to `-M
+    simple`."""
 
 
 Workload = Annotated[Sysbench | Pgbench | Custom | KeyValue, Field(discriminator="kind")]
 
 
 class Observed(Message):
-    """A process whose CPU time (with all its descendants) is read at both ends of the measured window."""
+    """A process whose CPU time, including that of its descendants, is measured over the window."""
 
     role: str
     pid: int = Field(ge=1)
 
 
 class LoadJob(Message):
-    """Closed loop without `arrivals`: each connection sends its next transaction when the last one is answered."""
+    """Load on one server. Without `arrivals` it is a closed loop: each connection sends its next transaction when the previous one
+    has been answered."""
 
     job: Literal["load"] = "load"
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql"] = "mysql"
-    """What the server speaks, where the workload is of statements."""
+    """Protocol of the server, for SQL workloads. A workload of keys names its own protocol."""
     target: Target
     user: str
-    """Empty for the default user of Redis, and for Memcached, as password and database."""
+    """User name. Empty for Redis's default user and for Memcached, which also needs no password and no database."""
     password: str = Field(default="", repr=False)
     database: str
-    """Name of the database; with Redis its number, or empty."""
+    """Name of the database. For Redis, its number; empty means 0."""
     session: Session = Session()
     workload: Workload
     connections: int = Field(ge=1, le=65_536)
     idle_connections: int = Field(default=0, ge=0, le=65_536)
-    """Further connections that are opened, logged in and never used."""
+    """Additional connections that are opened and logged in, but stay idle."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """At most so many threads of the engine; None: one a CPU."""
+    """Maximum number of engine threads. None: one per CPU."""
     driver: Literal["epoll", "io_uring", "auto"] = "auto"
-    """Who serves the sockets; `auto`: `io_uring` where the kernel has it and a thread has connections enough, else epoll."""
+    """System interface that serves the sockets. `auto` selects `io_uring` if the kernel supports it and each thread has enough
+    connections for it to pay off, otherwise epoll."""
     arrivals: Arrivals | None = None
     ramp_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
-    """Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the warm-up."""
+    """Ramp-up time, which is part of the warm-up. Closed loop: the connections start evenly spread over it. Open loop: the rate
+    increases linearly from 0."""
     seed: int = Field(ge=0, le=9_223_372_036_854_775_807)
     warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
     measure_ns: int = Field(ge=1, le=86_400_000_000_000)
     transactions: int = Field(default=0, ge=0)
-    """End when so many transactions have begun and all are answered (sysbench's `--events`), or when time is up; 0: no limit."""
+    """Maximum number of transactions (sysbench's `--events`). The job ends when all of them are answered or when the window ends. 0:
+    no limit."""
     interval_ns: int = Field(default=1_000_000_000, ge=1)
     client_work: Literal["skip", "touch", "decode"] = "touch"
     breakdown: bool = False
-    """Record the stages of each query; costs up to two more readings of the clock a query."""
+    """Whether to record the stages of each query, which costs up to two more clock readings per query."""
     ignore_errors: tuple[int | str, ...] | Literal["all"] = (
         1213,
         1020,
@@ -601,32 +617,33 @@ class LoadJob(Message):
         "40P01",
         "23505",
     )
-    """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
+    """Server errors after which a transaction is retried with other values. The latency of the transaction includes its retries. Any
+    other error ends the job."""
     observe: tuple[Observed, ...] = ()
     held: bool = False
-    """After `ready` it waits for the line `begin`."""
+    """Whether the job starts with a delay: after the event `ready` it waits for the command `begin`."""
     acknowledged: str | None = Field(default=None, min_length=1)
-    """A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads it). The workload
-    must give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or `oltp_insert` without
-    `auto_inc`."""
+    """Path of a new file in which to log each key that a transaction wrote, with its outcome (`acknowledged.py` reads it). The
+    workload must give each transaction one key: either a single `sequence` parameter that each transaction draws at most once, or
+    `oltp_insert` without `auto_inc`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
 
 
 class Lookups(Message):
-    """Keys that were read by commands answered well."""
+    """Keys that successful commands read, counted by whether the key existed."""
 
     hits: int
     misses: int
 
 
 class Lost(Message):
-    """What became of connections that were lost under load; only under `on_disconnect: reconnect`."""
+    """Connections that were lost under load. Only present with `on_disconnect: reconnect`."""
 
     at_end: int
-    """Connections that were not back when the window ended."""
+    """Connections that were lost and not yet reopened when the window ended."""
     last: Failed
-    """Why the last connection was lost, or the last try to connect again failed."""
+    """Reason of the last lost connection or of the last failed attempt to reconnect."""
 
 
 class PacketsJob(Message):
@@ -645,8 +662,8 @@ class PacketsJob(Message):
 
 
 class PageJob(Message):
-    """Load by pages. `workers` threads, each with one page at a time, as the processes of an application: the kernel shares the CPU
-    among them. Closed loop without `arrivals`."""
+    """Load of pages. Each of `workers` threads serves one page at a time, like the processes of an application, and the kernel
+    schedules them on the CPUs. Without `arrivals` it is a closed loop."""
 
     job: Literal["page"] = "page"
     version: Literal[2] = 2
@@ -657,11 +674,11 @@ class PageJob(Message):
     warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
     measure_ns: int = Field(ge=1, le=86_400_000_000_000)
     pages: int = Field(default=0, ge=0)
-    """End when so many have begun and all are answered, or when time is up; 0: no limit."""
+    """Maximum number of pages. The job ends when all of them are complete or when the window ends. 0: no limit."""
     interval_ns: int = Field(default=1_000_000_000, ge=1)
     observe: tuple[Observed, ...] = ()
     held: bool = False
-    """After `ready` it waits for the line `begin`."""
+    """Whether the job starts with a delay: after the event `ready` it waits for the command `begin`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
 
@@ -746,28 +763,28 @@ class RecordedRoundTrip(Message):
 
 
 class RepeatStep(Message):
-    """One round trip, begun `gap_ns` after the one before it ended."""
+    """One round trip. It begins `gap_ns` after the previous one has ended."""
 
     connection: int = Field(ge=0, le=10_000)
-    """One that no step opens is opened before the first page."""
+    """Number of the connection. A connection that no step opens before its first use is opened before the first page."""
     opens: bool = False
-    """Connect and log in first, again if it is open."""
+    """Whether to connect and log in first; a connection that is already open is reopened."""
     gap_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
     statement: int | None = Field(default=None, ge=0)
-    """Index in `statements`. None: the step only connects."""
+    """Index in `statements`. None: the step only opens a connection."""
     may_fail: bool = False
-    """The server refused it when it was recorded, so it may do so again."""
+    """Whether the server may return an error, because it did so when the page was recorded."""
 
 
 class RepeatPage(Message):
-    """The round trips of one page, and the time after the last of them."""
+    """The round trips of one page, and the time from the end of the last one to the end of the page."""
 
     steps: tuple[RepeatStep, ...] = Field(min_length=1)
     rest_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
 
 
 class RepeatJob(Message):
-    """Make the round trips of recorded pages against a real server, one after the other, with statements that the user has."""
+    """Repeat the round trips of recorded pages on a real server, one after the other, with the statements that the user provides."""
 
     job: Literal["repeat"] = "repeat"
     version: Literal[2] = 2
@@ -778,9 +795,9 @@ class RepeatJob(Message):
     database: str
     session: Session = Session()
     statements: tuple[str, ...]
-    """In full, with their literals."""
+    """Complete statements, including their literals."""
     read_only: bool = False
-    """All transactions are, unless a statement says otherwise."""
+    """Whether to make all transactions read-only by default. A statement can override this."""
     pages: tuple[RepeatPage, ...] = Field(min_length=1)
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
@@ -841,9 +858,9 @@ class SetLink(Message):
 
 
 class TablesJob(Message):
-    """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
+    """Create, warm up or drop the tables of a workload, as sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup` do.
 
-    With a workload of keys: set, read or delete all of them.
+    For a workload of keys, set, read or delete all keys.
     """
 
     job: Literal["tables"] = "tables"
@@ -857,7 +874,7 @@ class TablesJob(Message):
     session: Session = Session()
     workload: Workload
     connections: int = Field(default=1, ge=1, le=1024)
-    """Tables are dealt to so many connections."""
+    """Number of connections over which the tables are distributed."""
     seed: int = Field(ge=0, le=9_223_372_036_854_775_807)
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=600_000_000_000, ge=1, le=86_400_000_000_000)
@@ -882,35 +899,39 @@ class TapJob(Message):
 
 
 class TcpFacts(Message):
-    """`TCP_INFO` of the connections at the end of the window; None where the kernel does not tell."""
+    """Statistics from `TCP_INFO` over all connections at the end of the window. None: the kernel does not provide the value."""
 
     connections: int
     rtt_p50_ns: int
     rtt_max_ns: int
     min_rtt_ns: int | None
     retransmits: int
-    """Segments, since each connection began."""
+    """Segments that were retransmitted since each connection was opened."""
     busy_ns: int | None
-    """Time with data in flight or to send, summed over connections; the next two are parts of it."""
+    """Time with unacknowledged or unsent data, summed over all connections. `rwnd_limited_ns` and `sndbuf_limited_ns` are parts of
+    it."""
     rwnd_limited_ns: int | None
     sndbuf_limited_ns: int | None
 
 
 class UsageJob(Message):
-    """The CPU time that processes take in a load's measured window, on a host where the load's engine is not. It is always held."""
+    """Measurement of the CPU time of processes on a host that runs no load engine, over the measured window of a load on another
+    host. The job always has a delayed start."""
 
     job: Literal["usage"] = "usage"
     version: Literal[2] = 2
     observe: tuple[Observed, ...]
     warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
-    """As of the load."""
+    """Warm-up time of the load."""
     measure_ns: int = Field(ge=1, le=86_400_000_000_000)
 
 
 class WatchJob(Message):
-    """Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first seen.
+    """Poll for the next keys that each connection of a load job inserts, over a separate connection, and log when each key is first
+    visible.
 
-    Ends after `watch_ns`, with its stdin, or when the server does. The load's keys are from one `sequence`.
+    The job ends after `watch_ns`, at the end of stdin, or when the server fails. The keys of the load must come from one
+    `sequence`.
     """
 
     job: Literal["watch"] = "watch"
@@ -924,35 +945,37 @@ class WatchJob(Message):
     table: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
     column: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
     first: int = Field(default=1, ge=0, le=4_611_686_018_427_387_903)
-    """First key of the load's sequence; `step` and `connections` are the load's too."""
+    """First key of the load's sequence. `step` and `connections` must also be those of the load."""
     step: int = Field(default=1, ge=1, le=2_147_483_647)
     connections: int = Field(ge=1, le=4096)
     seen: str = Field(min_length=1)
-    """A new file: a log as that of `acknowledged`, with the outcome *seen*; sent and ended are those of the poll that saw the key."""
+    """Path of a new file in which to log visible keys, in the format of `acknowledged`. The outcome is *seen*, and the times are
+    those of sending and completing the poll that returned the key."""
     pause_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
-    """Between two polls."""
+    """Pause between two polls."""
     watch_ns: int = Field(ge=1, le=86_400_000_000_000)
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
 
 
 class AcknowledgementLog(Message):
-    """The log of acknowledged keys is closed and complete; comes before the job's last event, also before `failed`."""
+    """The log of acknowledged keys is complete and closed. Written before the last event of the job, even if that is `failed`."""
 
     event: Literal["acknowledgement_log"] = "acknowledgement_log"
     path: str
     records: int
-    """One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:"""
+    """Records in the log: one for each transaction that drew a key, including those outside the window. It is the sum of
+    `acknowledged`, `refused` and `unknown`."""
     acknowledged: int
-    """Keys whose last statement was answered well."""
+    """Keys whose last statement succeeded."""
     refused: int
-    """Keys of which the server answered a statement with an error."""
+    """Keys for which the server answered a statement with an error."""
     unknown: int
-    """Keys without an answer before their connection or the job ended: they may be on the server or not."""
+    """Keys that had no answer when their connection or the job ended. They may or may not be stored on the server."""
 
 
 class Begun(Message):
-    """A held job begins: when, by the monotonic clock, and how much later than requested."""
+    """A job with delayed start has begun. Contains the start time on the monotonic clock, and its delay against the requested time."""
 
     event: Literal["begun"] = "begun"
     at_ns: int
@@ -960,53 +983,56 @@ class Begun(Message):
 
 
 class Digests(Message):
-    """Statements without their literals, as a recording has them, in the order of the job."""
+    """The job's statements in their order, with literals replaced as in a recording."""
 
     event: Literal["digests"] = "digests"
     texts: tuple[str, ...]
 
 
 class Finished(Message):
-    """The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before its end."""
+    """Results of the measured window. In a closed loop they cover the transactions that ended in the window. In an open loop they
+    cover the transactions that were due in the window and answered before its end."""
 
     event: Literal["finished"] = "finished"
     elapsed_ns: int
     transactions: int
     queries: int
     turns: int
-    """Changes of direction client -> server -> client: what a round trip time multiplies."""
+    """Round trips: changes of direction from client to server and back. Each costs one RTT."""
     rows: int
     classes: Classes
     bytes: Bytes
     answered: int | None = None
-    """Statements answered from the first to the last, those before and after the window too: what the server counts. None: of pages,
-    or not all is known."""
+    """Statements that were answered during the whole job, including those outside the window, for comparison with the server's
+    counter. None: a page job, or the number is not fully known."""
     lookups: Lookups | None = None
-    """Keys found and missed by a workload of keys."""
+    """Keys that a workload of keys found and did not find."""
     errors: dict[str, int]
-    """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
-    `disconnect`: connections lost."""
+    """Number of ignored server errors by code. In a workload of keys, the code is the first word of the error, and uncommon words
+    are counted as `OTHER`. `disconnect` counts lost connections."""
     reconnects: int
-    """Connections lost and opened again."""
+    """Connections that were lost and reopened."""
     lost: Lost | None = None
-    """None: no connection was lost."""
+    """Connections that were lost under load. None: no connection was lost."""
     starved_receives: int = 0
-    """Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one."""
+    """Receive operations under `io_uring`, since the job began, that found no free buffer. Each had to be repeated by the client."""
     open_loop: Account | None
     fairness: Fairness
     tcp: TcpFacts | None
     cpu: tuple[CpuUse, ...]
-    """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
+    """CPU time by role. The first entry has the role `client` and describes the engine. One entry for each observed role follows,
+    summed over the processes of that role."""
     peak_memory_bytes: int
-    """`VmHWM` of the engine."""
+    """Peak resident memory of the engine (`VmHWM`)."""
     histograms: tuple[Histogram, ...]
     interrupted: Failed | None = None
-    """Why the window ended early; only under `on_disconnect: end`."""
+    """Reason why the window ended early. Only present with `on_disconnect: end`."""
     services: tuple[ServiceUse, ...] = ()
-    """Services of a page script. Transactions are then pages, queries requests, and those and turns and bytes are sums over the
-    services. Where an application is asked, a page is a request and a turn to it, and bytes are FastCGI's."""
+    """Use of each service of a page script. `transactions` then counts pages and `queries` counts requests; requests, round trips
+    and bytes are summed over the services. If an application serves the pages, each page is one request and one round trip, and
+    the bytes are those of FastCGI."""
     told: dict[str, int] = Field(default={})
-    """What the pages of a FastCGI application reported, summed over the window's good pages."""
+    """Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window."""
 
 
 class GoodputResult(Message):
@@ -1020,11 +1046,12 @@ class GoodputResult(Message):
 
 
 class Interval(Message):
-    """One slice of the measured window; a time series for eyes and steadiness, never a sample for statistics."""
+    """One interval of the measured window. Use intervals for time series and to check for a steady state, not as samples for
+    statistics."""
 
     event: Literal["interval"] = "interval"
     start_ns: int
-    """From the start of the measured window."""
+    """Start of the interval, counted from the start of the measured window."""
     length_ns: int
     transactions: int
     queries: int
@@ -1032,13 +1059,14 @@ class Interval(Message):
     errors: int
     reconnects: int
     backlog: int
-    """Open loop: requests due and not begun at the end of the slice; closed loop: 0."""
+    """Open loop: requests that were due but not sent at the end of the interval. Closed loop: 0."""
     p50_ns: int
     p95_ns: int
     p99_ns: int
     max_ns: int
     latencies: str | None = None
-    """Latencies of its transactions as in `Histogram.data`, to be added to those of other clients; only of a job that is held."""
+    """Latencies of the interval's transactions, encoded as in `Histogram.data`, so that they can be added to those of other clients.
+    Only in jobs with delayed start."""
 
 
 class LinkReady(Message):
@@ -1064,7 +1092,7 @@ class Listening(Message):
 
 
 class Measuring(Message):
-    """The measured window begins; what came before was warm-up."""
+    """The measured window has begun, and the warm-up has ended."""
 
     event: Literal["measuring"] = "measuring"
     unix_time_ns: int
@@ -1107,16 +1135,16 @@ class PingPong(Message):
 
 
 class Ready(Message):
-    """All connections are open and all statements prepared."""
+    """All connections are open, and all statements are prepared."""
 
     event: Literal["ready"] = "ready"
     receipt: Receipt
     connections: int
     prepared_statements: int
     connect_ns: int
-    """From the first `connect()` to the last statement prepared."""
+    """Time from the first `connect()` until the last statement was prepared."""
     services: dict[str, Receipt] = Field(default={})
-    """Receipts of the services of a page script by their names; `receipt` is then the first one's."""
+    """Receipt of each service of a page script, by the name of the service. `receipt` is the receipt of the first service."""
 
 
 class RecordEnded(Message):
@@ -1157,16 +1185,16 @@ class Recorded(Message):
 
 
 class Repeated(Message):
-    """One page of a repeat job, in its order."""
+    """Latencies of one repeated page. Pages are reported in the order in which they run."""
 
     event: Literal["repeated"] = "repeated"
     took_ns: int
     opened_ns: tuple[int, ...]
-    """Time to open each connection, its login too."""
+    """Time to open each connection, including the login, in the order of the steps that open one."""
     round_trips_ns: tuple[int, ...]
-    """Time of each step with a statement, from before it is sent to its answer's end."""
+    """Latency of each step that has a statement: from before the statement is sent until its answer is complete."""
     client_late_ns: int
-    """Sum over all steps: how long after its gap a statement was sent."""
+    """Sum over all steps of the delay with which a statement was sent after its gap had ended."""
 
 
 class Replayed(Message):
@@ -1194,7 +1222,7 @@ class RttResult(Message):
 
 
 class TablesDone(Message):
-    """A tables job is done."""
+    """A tables job is complete."""
 
     event: Literal["tables_done"] = "tables_done"
     rows: int
@@ -1202,7 +1230,8 @@ class TablesDone(Message):
 
 
 class TablesProgress(Message):
-    """A tables job goes on: `done` of `total` rows at sysbench's prepare, else tables, or statements of a custom list."""
+    """Progress of a tables job. `done` and `total` count rows while sysbench tables are prepared, statements of a custom workload,
+    and tables otherwise."""
 
     event: Literal["tables_progress"] = "tables_progress"
     done: int
@@ -1237,29 +1266,30 @@ class TapReady(Message):
 
 
 class Used(Message):
-    """A usage job is done."""
+    """A usage job is complete."""
 
     event: Literal["used"] = "used"
     cpu: tuple[CpuUse, ...]
-    """By role."""
+    """CPU time of the observed processes, by role."""
 
 
 class Watched(Message):
-    """A watch job is done, and its log closed."""
+    """A watch job is complete, and its log is closed."""
 
     event: Literal["watched"] = "watched"
     path: str
     keys: int
     polls: int
     longest_poll_ns: int
-    """A key is visible at some moment between the one before the poll that saw it was answered and that one's answer."""
+    """Duration of the longest poll. It bounds the uncertainty of the moment at which a key became visible: after the start of the
+    last poll that did not return the key, and before the answer to the poll that did."""
     elapsed_ns: int
     interrupted: Failed | None
-    """The server's end, if that ended it."""
+    """Reason why the server ended the job early. None: it did not."""
 
 
 class Watching(Message):
-    """A watch job has asked once, found its table, and goes on."""
+    """A watch job has polled its table successfully once and continues to poll."""
 
     event: Literal["watching"] = "watching"
 
@@ -1331,7 +1361,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "usage": UsageJob,
     "watch": WatchJob,
 }
-"""By the field `job`."""
+"""The classes of messages by their field `job`."""
 
 COMMANDS: Final[dict[str, type[Message]]] = {
     "ask": AskInTurn,
@@ -1344,7 +1374,7 @@ COMMANDS: Final[dict[str, type[Message]]] = {
     "stats": AskStats,
     "tap_delay": TapDelay,
 }
-"""By the field `command`."""
+"""The classes of messages by their field `command`."""
 
 EVENTS: Final[dict[str, type[Message]]] = {
     "acknowledgement_log": AcknowledgementLog,
@@ -1380,4 +1410,4 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "watched": Watched,
     "watching": Watching,
 }
-"""By the field `event`."""
+"""The classes of messages by their field `event`."""

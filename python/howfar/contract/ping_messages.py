@@ -1,4 +1,4 @@
-"""The messages that time a server: a part of `messages.py`. Generated from `schema/contract.json` by `generate.py`: do not edit."""
+"""The messages that measure the latency of a server: a part of `messages.py`. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
 # ruff: noqa: E402, I001, RUF100
 from typing import Annotated, Final, Literal
@@ -9,18 +9,18 @@ from howfar.contract.message import Message
 
 
 PROTOCOL_VERSION: Final = 2
-"""Raised when a message changes its meaning; the engine refuses a job of another version."""
+"""Version of the messages. The engine refuses a job of another version."""
 
 
 class UnixTarget(Message):
-    """A server, or the near end of a forwarder, on a Unix socket."""
+    """A Unix socket, of a server or to listen on."""
 
     kind: Literal["unix"] = "unix"
     path: str
 
 
 class TcpTarget(Message):
-    """A server by numeric address; names are resolved before a job is made."""
+    """Numeric IP address and port. Python resolves host names before it creates a job."""
 
     kind: Literal["tcp"] = "tcp"
     host: str
@@ -31,161 +31,165 @@ Target = Annotated[UnixTarget | TcpTarget, Field(discriminator="kind")]
 
 
 class Tls(Message):
-    """Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain."""
+    """TLS settings of a session. Unless TLS is `optional`, a session with a server that does not support it fails."""
 
     versions: Literal["any", "1.2", "1.3"] = "any"
     verify: Literal["none", "ca", "full", "password"] = "none"
-    """`ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`; `password`: or proven by the password."""
+    """How the server is verified. `ca`: its certificate is signed by an authority in `ca_file`. `full`: the certificate is also
+    valid for `server_name`. `password`: as `full`, or the server proves that it knows the password."""
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     cipher: str | None = None
-    """A cipher suite by its IANA or OpenSSL name; None: what both sides prefer."""
+    """Cipher suite by its IANA or OpenSSL name. None: the preference of both sides decides."""
     resumption: bool = True
-    """Later connections may resume the session of an earlier one."""
+    """Whether later connections may resume the TLS session of an earlier one."""
     server_name: str | None = None
-    """The server's name or address as the user gave it. The certificate must carry it under `full`; a name is sent to the server."""
+    """Host name or address of the server as the user specified it. With `full`, the certificate must be valid for it. A host name is
+    also sent to the server if `sni` is set."""
     sni: bool = True
-    """Send the name (SNI); addresses are never sent."""
+    """Whether to send the host name to the server (SNI). Addresses are never sent."""
     direct: bool = False
-    """PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
+    """Whether to begin TLS without a preceding `SSLRequest` (`sslnegotiation=direct`), which PostgreSQL supports since version 17."""
     optional: bool = False
-    """A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
-    Memcached, which are not asked, it must be had."""
+    """Whether to continue without TLS if the server does not offer it, as the clients of MySQL and PostgreSQL do by default. For
+    Redis and Memcached, whose protocols do not negotiate TLS, TLS remains required."""
     channel_binding: Literal["disable", "prefer", "require"] = "prefer"
 
 
 class Compression(Message):
-    """Protocol compression that must be had. `level` None: zlib 6, zstd 3."""
+    """Required compression of the protocol. If `level` is None, it is 6 for zlib and 3 for zstd."""
 
     algorithm: Literal["zlib", "zstd"] = "zlib"
     level: int | None = Field(default=None, ge=1, le=22)
 
 
 class Session(Message):
-    """How each connection talks to the server."""
+    """Settings of a session with the server."""
 
     tls: Tls | None = None
     compression: Compression | None = None
     server_key_file: str | None = None
-    """PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP."""
+    """PEM file with the server's RSA public key, for full `caching_sha2_password` authentication over TCP without TLS."""
     fetch_server_key: bool = False
-    """Without that file, ask the server for its key: the key of whoever answers."""
+    """Whether to request the RSA key from the server if there is no such file. The key is not verified."""
     allow_cleartext_password: bool = False
-    """The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over TLS
-    whose certificate is not verified, to PostgreSQL too. Never in clear over plain TCP."""
+    """Whether the password may be sent in clear text inside the protocol when the server requests it: as `mysql_clear_password` over
+    TLS or a Unix socket, and, to PostgreSQL too, over TLS without verification of the certificate. It is never sent over TCP
+    without TLS."""
     multi_statements: bool = True
-    """Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
+    """Whether to request `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
     pipeline: int = Field(default=1, ge=1, le=1000)
-    """PostgreSQL only: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
-    statement is repeated as often."""
+    """PostgreSQL only: number of statements of a transaction that are sent together, followed by one Sync message. A transaction
+    that consists of one statement is sent this many times."""
     connect: Literal["persistent", "per_transaction"] = "persistent"
     reconnect_after: int = Field(default=0, ge=0)
-    """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
+    """Number of transactions after which a connection is closed and reopened. No latency includes this. 0: never."""
     on_disconnect: Literal["stop", "reconnect", "end"] = "stop"
-    """A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed (`reconnect`), or
-    ends the measured window there, which is reported with its reason (`end`, for a stalled one too; in the warm-up the job
-    fails)."""
+    """Reaction to a connection that is lost under load. `stop`: the job fails. `reconnect`: the connection is reopened, for at most
+    `connect_timeout_ns`. `end`: the measured window ends and is reported with the reason, also for a stalled connection; during
+    the warm-up the job fails."""
     options: str = ""
     """PostgreSQL only: settings of the session that are sent with the login, as libpq's `options`."""
 
 
 class PingJob(Message):
-    """Time connections and requests to one server, one at a time. The job itself does nothing: it follows the commands on its stdin,
-    and ends with it."""
+    """Measure the latency of opening connections and of requests to one server, one at a time. The job executes the commands on its
+    stdin and ends at the end of stdin."""
 
     job: Literal["ping"] = "ping"
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql", "redis", "memcached"]
     target: Target
     user: str
-    """Empty for the default user of Redis, and for Memcached."""
+    """User name. Empty for Redis's default user and for Memcached."""
     password: str = Field(default="", repr=False)
     database: str
-    """Name of the database; with Redis its number, or empty."""
+    """Name of the database. For Redis, its number; empty means 0."""
     session: Session = Session()
     step_timeout_ns: int = Field(ge=1, le=86_400_000_000_000)
-    """Longest time for each step of a connection, and for each answer."""
+    """Time limit for each step of opening a connection and for each answer."""
 
 
 class OpenConnection(Message):
-    """A later line on a ping job's stdin: open a connection, timing each step; the open one is closed first, with the protocol's
-    goodbye. Answered by `opened` or `not_opened`."""
+    """Command of a ping job: open a connection and measure each step. A connection that is already open is first closed as the
+    protocol prescribes. The answer is the event `opened` or `not_opened`."""
 
     command: Literal["open"] = "open"
 
 
 class PingRequest(Message):
-    """One request. SQL is one word, a command of Redis its words, of Memcached the words of its line. No words: the protocol's own
-    ping."""
+    """One request. An SQL statement is one word; a Redis command is a list of words, and so is the line of a Memcached command.
+    Without words, it is the protocol's own ping."""
 
     words: tuple[str, ...] = Field(max_length=8)
 
 
 class AskInTurn(Message):
-    """A later line on a ping job's stdin: send these requests in turn, each after the answer to the one before, for so many rounds.
-    Answered by `asked`."""
+    """Command of a ping job: send these requests one after the other, each after the answer to the previous one, and repeat this for
+    a number of rounds. The answer is the event `asked`."""
 
     command: Literal["ask"] = "ask"
     requests: tuple[PingRequest, ...] = Field(min_length=1, max_length=8)
     rounds: int = Field(ge=1, le=1_000_000)
     within_ns: int = Field(ge=0, le=86_400_000_000_000)
-    """No round begins later than this after the first one."""
+    """Time after the first round's start at which no further round begins."""
     at_ns: int = Field(default=0, ge=0)
-    """When the first round is to begin, by the monotonic clock; 0: at once."""
+    """Time of the first round's start on the monotonic clock. 0: immediately."""
 
 
 class FetchAnswer(Message):
-    """A later line on a ping job's stdin: send one request and give its answer's rows. Answered by `fetched`."""
+    """Command of a ping job: send one request, and return the rows of its answer. The answer is the event `fetched`."""
 
     command: Literal["fetch"] = "fetch"
     request: PingRequest
     rows: bool
-    """Without, the answer may be large: bytes and times alone."""
+    """Whether to return rows. If not, only times and bytes are returned, and the answer may be large."""
 
 
 class Step(Message):
-    """A step that has ended."""
+    """A completed step of opening a connection."""
 
     name: Literal["tls", "login", "connect", "greeting", "tls_request"]
     took_ns: int
     round_trips: int
-    """Times that the server was waited for, as its protocol has it; a Unix socket's connect has none."""
+    """Round trips of the step according to its protocol. Connecting a Unix socket takes none."""
 
 
 class Opened(Message):
-    """A connection is open and logged in. `None` means: cannot be asked on this transport, or of this server."""
+    """A connection is open and logged in. `None` means that a value is not available on this transport or from this server."""
 
     event: Literal["opened"] = "opened"
     steps: tuple[Step, ...]
-    """In the order of time; together they are the whole opening but for the client's own work in between."""
+    """Steps in the order of their execution. Apart from the client's own work between them, they make up the whole time of opening
+    the connection."""
     address_family: Literal["unix", "inet", "inet6"]
     local_address: str | None
-    """`host:port`; `None`: a Unix socket."""
+    """Local `host:port`. None: a Unix socket."""
     peer_address: str
-    """Socket path, or `host:port`."""
+    """Path of the Unix socket, or `host:port`."""
     peer_pid: int | None
-    """`SO_PEERCRED`, Unix sockets only; 0: a process in another PID namespace."""
+    """Process ID of the server, from `SO_PEERCRED`; 0 if the server is in another PID namespace. None: not a Unix socket."""
     server_version: str | None
-    """As it said during the login. None: a key-value store."""
+    """Version that the server reported during the login. None: a key-value store."""
     connection_id: int | None
-    """MySQL's number of the connection, PostgreSQL's process, as said during the login."""
+    """MySQL's connection ID, or the process ID of PostgreSQL's backend, as reported during the login."""
     auth_method: str
-    """How the password was proved; `none`: it was not asked for."""
+    """Authentication method; `none` if the server asked for no password."""
     tls_version: str | None
     tls_cipher: str | None
     tls_group: str | None
     tls_resumed: bool
     handshake_rtt_ns: int | None
-    """The kernel's own measure of TCP's handshake, from before anything else was sent."""
+    """RTT of the TCP handshake as the kernel measured it, read before anything else was sent."""
     syn_retransmits: int | None
-    """SYNs that were sent again."""
+    """Number of retransmitted SYN segments."""
     path_mtu: int | None
-    """Largest packet that the path carries, as far as the kernel knows."""
+    """Path MTU in bytes, as far as the kernel knows it."""
 
 
 class Failed(Message):
-    """The job ended without a result."""
+    """The job failed and has no result."""
 
     event: Literal["failed"] = "failed"
     code: Literal[
@@ -207,58 +211,61 @@ class Failed(Message):
 
 
 class NotOpened(Message):
-    """A connection could not be opened; the steps before `step` have ended well."""
+    """A connection could not be opened. `steps` are the steps that succeeded; `step` is the one that failed."""
 
     event: Literal["not_opened"] = "not_opened"
     steps: tuple[Step, ...]
     step: Literal["tls", "login", "connect", "greeting", "tls_request"]
     waited_ns: int
-    """From the beginning of `step` to the failure."""
+    """Time from the start of `step` to the failure."""
     timed_out: bool
-    """The time limit of the step ended it."""
+    """Whether the step exceeded its time limit."""
     syn_retransmits: int | None
-    """SYNs that were sent again."""
+    """Number of retransmitted SYN segments."""
     failure: Failed
 
 
 class Asked(Message):
-    """The answers to an `ask`."""
+    """The measured latencies of an `ask` command."""
 
     event: Literal["asked"] = "asked"
     began_ns: int
-    """When the first round began, by the monotonic clock."""
+    """Time at which the first round began, on the monotonic clock."""
     late_ns: int
-    """How much later that was than asked for."""
+    """Delay of the first round against the requested time."""
     latencies_ns: tuple[tuple[int, ...], ...]
-    """For each request, its rounds in order: from before it is sent until the last byte of its answer was received."""
+    """Latencies of each request, in the order of the rounds: from before the request is sent until the last byte of its answer is
+    received."""
     refusals: tuple[str | None, ...]
-    """For each request, the server's first refusal of it. A refusal is an answer, and timed."""
+    """First error that the server returned for each request, or None. The latency of an error answer is recorded like any other."""
     lost: Failed | None
-    """What ended the connection, after the rounds given here."""
+    """Failure that ended the connection after the recorded rounds, if any."""
     min_rtt_ns: int | None
-    """The kernel's smallest round trip of this connection. It may hold the server's time: an acknowledgement can ride on an answer."""
+    """Smallest RTT that the kernel has measured on this connection. It may include processing time of the server, because an
+    acknowledgement can be sent together with an answer."""
     retransmits: int | None
-    """Segments sent again since the connection began."""
+    """Segments that were retransmitted since the connection was opened."""
 
 
 class Fetched(Message):
-    """The answer to a `fetch`."""
+    """The answer to a `fetch` command."""
 
     event: Literal["fetched"] = "fetched"
     took_ns: int
-    """From before the request is sent to the last byte of its answer, and to the first."""
+    """Time from before the request is sent to the last byte of its answer."""
     first_byte_ns: int
+    """Time from before the request is sent to the first byte of its answer."""
     bytes: int
-    """Bytes of the answer as the socket gave them."""
+    """Bytes of the answer as received from the socket."""
     rows: tuple[tuple[str | None, ...], ...]
-    """Of a key-value store: a row for each line or element."""
+    """Rows of the answer; for a key-value store, one row for each line or array element."""
     refusal: str | None
     lost: Failed | None
-    """What ended the connection instead."""
+    """Failure that ended the connection before the answer was complete, if any."""
 
 
 class TcpListen(Message):
-    """Where to listen, by numeric address; port 0: the kernel chooses one."""
+    """Numeric IP address and port to listen on. For port 0 the kernel chooses a free port."""
 
     kind: Literal["tcp"] = "tcp"
     host: str
@@ -311,4 +318,4 @@ PING_EVENTS: Final[dict[str, type[Message]]] = {
     "null_ready": NullReady,
     "opened": Opened,
 }
-"""By the field `event`."""
+"""The classes of messages by their field `event`."""

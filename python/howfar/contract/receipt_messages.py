@@ -9,49 +9,54 @@ from howfar.contract.message import Count, Message
 
 
 class Receipt(Message):
-    """What the first connection really is. `None` means: cannot be asked on this transport, or off; never "as asked"."""
+    """Properties of the first connection, as observed after it was opened. `None` means that a property is unknown or does not
+    apply; a requested value is never reported as an observed one."""
 
     address_family: Literal["unix", "inet", "inet6"]
     local_address: str | None
     peer_address: str
-    """Socket path, or `host:port`."""
+    """Path of the Unix socket, or `host:port`."""
     server_address: str | None = None
-    """PostgreSQL's `inet_server_addr()` and port: where its own end of the connection is; None: on a Unix socket, or not asked."""
+    """Address and port of the server's end of the connection, from PostgreSQL's `inet_server_addr()` and `inet_server_port()`. None:
+    a Unix socket, another protocol, or not queried."""
     peer_pid: int | None
-    """`SO_PEERCRED`, Unix sockets only."""
+    """Process ID of the server, from `SO_PEERCRED`. None: not a Unix socket."""
     server_version: str
     server_connection_id: int | None
-    """None: Memcached, which does not number them, and FastCGI."""
+    """Connection ID that the server has assigned. None: Memcached or FastCGI, which assign none."""
     auth_plugin: str
-    """MySQL's plugin. PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Redis and Memcached: `password`, `none`. FastCGI:
-    `none`."""
+    """Authentication method. MySQL: name of the plugin. PostgreSQL: `scram-sha-256`, `md5`, `password` or `none`. Redis and
+    Memcached: `password` or `none`. FastCGI: `none`."""
     protocol_mode: Literal[
         "prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"
     ]
     tls_version: str | None
-    """From the server's session status `Ssl_version` or its `pg_stat_ssl`; None: plain, or a key-value store, which does not tell."""
+    """TLS version that the server reports, from MySQL's session status `Ssl_version` or PostgreSQL's `pg_stat_ssl`. None: no TLS, or
+    a key-value store, which does not report the version."""
     tls_cipher: str | None
     tls_client_version: str | None = None
-    """As our side negotiated it; not the server's where something between ends the encryption."""
+    """TLS version that the client has negotiated. It can differ from the server's if a proxy terminates TLS."""
     tls_client_cipher: str | None = None
     tls_group: str | None
-    """Key exchange group, as our side negotiated it."""
+    """Key exchange group that the client has negotiated."""
     tls_retried: bool | None = None
-    """The server did not take the first key share offered: the handshake took a round trip more."""
+    """Whether the server sent a HelloRetryRequest because it rejected the first key share. The handshake then needs one more round
+    trip."""
     tls_resumed: bool | None
-    """Whether the second connection resumed the session of the first; None: no TLS, or a single connection that stays."""
+    """Whether the second connection resumed the TLS session of the first. None: no TLS, or only one persistent connection."""
     connect_turns: int | None = None
-    """Round trips from `connect` to the last prepared statement, of the second connection if there is one: TCP 1, greeting 1, login
-    1 and what its way adds, TLS 1 or 2, prepares 1 for 64. None: an engine of before."""
+    """Round trips of opening a connection, from `connect()` to the last prepared statement: TCP handshake 1, greeting 1, TLS
+    handshake 1 or 2, login 1 plus those of the authentication method, and 1 for each 64 prepared statements. Describes the second
+    connection if there is one. None: the run file is from a version that did not record it."""
     compression: str | None
-    """Algorithm in force: the server's session status where it tells (MySQL), zlib where it says only ON; None: off."""
+    """Compression algorithm in use, from MySQL's session status; `zlib` if the server only reports ON. None: no compression."""
     compression_level: int | None
-    """As the server reports it; None where it does not."""
+    """Compression level that the server reports. None: not reported."""
     tcp_mss: int | None
     tcp_nodelay: bool | None
     congestion_control: str | None
     driver: Literal["epoll", "io_uring", "threads"]
-    """Who served the sockets; `threads`: each of its own, blocking, as a page job's."""
+    """System interface that served the sockets. `threads`: one thread with blocking calls for each connection, as in a page job."""
     client_threads: int
     client_cpus: tuple[int, ...]
 
@@ -97,27 +102,28 @@ class DirectionStats(Message):
 
 
 class Account(Message):
-    """Open loop: every request due in the window is in exactly one of the last three."""
+    """Requests of an open loop. Each request that was due in the window is counted in exactly one of `answered`, `unanswered` and
+    `failed`."""
 
     due: int
     answered: int
-    """Answered before the window's end."""
+    """Requests that were answered before the window ended."""
     unanswered: int
-    """Begun or not, without an answer at the end of the window."""
+    """Requests that had no answer when the window ended, whether they had been sent or not."""
     failed: int
-    """Lost with a connection, or given up."""
+    """Requests that failed because their connection was lost, or that were abandoned."""
     backlog_max: int
 
 
 class Bytes(Message):
-    """Protocol bytes before compression and encryption."""
+    """Bytes of the protocol, before compression and encryption."""
 
     to_server: Count
     to_client: Count
 
 
 class CpuUse(Message):
-    """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
+    """CPU time of a group of processes in the measured window, from `/proc/PID/task/*/schedstat`."""
 
     role: str
     cpu_ns: Count
@@ -129,22 +135,25 @@ class CpuUse(Message):
 
 
 class Histogram(Message):
-    """`data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
+    """A latency histogram. `data` is an HDR histogram (V2, deflate) in base64 with a unit of 1 ns."""
 
     kind: str
-    """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
-    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from
-    the first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`:
-    open loop, from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection
-    under load. `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered
-    well, and more than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to
-    first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`,
-    `simple_range`, … as in `Sysbench`.
+    """Name of what was measured. `transaction`: in a closed loop, from the transaction's first byte sent to its last byte received;
+    in an open loop, the response time, which starts when the transaction was due, and which includes the age of each unanswered
+    transaction. `service`: service time in an open loop, from the first byte sent. `unanswered`: ages of unanswered transactions
+    in an open loop. `in_flight`: ages, counted from the first byte sent, of transactions that were in progress at the end of the
+    window; in a closed loop, no other histogram contains these. `lateness`: delay in an open loop between the moment when a
+    request was due and a connection was free, and its first byte sent. `connect`: time of opening a connection under load.
+    `statement.NAME` and `command.NAME`: from the first byte sent to the last byte parsed; of commands, only those that succeeded;
+    a request of several commands is `command.pipeline`. `stage.wait`, `stage.transfer` and `stage.parse`: parts of a statement,
+    which end with the first byte received, the last byte received, and the end of parsing. Statements of sysbench have no prefix:
+    `point_select`, `simple_range` and so on, as in `Sysbench`.
 
-    In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
-    `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
-    turns; `told.NAME`: what a FastCGI application's pages reported, for each name that ends in `_ns`; `connect.application`:
-    connecting to it, and `queue.application`: of that, a wait for room in its full queue of new connections.
+    In a page job, `transaction` is a page. `turn.SERVICE`: a round trip, from the first byte sent to the last byte read.
+    `connect.SERVICE`: from `connect()` until the session accepts requests. `cpu`: CPU time of the worker thread for a page.
+    `told.NAME`: times that the pages of a FastCGI application reported, for each name that ends in `_ns`. `connect.application`:
+    time to connect to the application. `queue.application`: the part of it spent waiting for room in the application's full
+    accept queue.
     """
     count: Count
     min_ns: Count
@@ -160,20 +169,21 @@ ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
 
 
 class ServiceUse(Message):
-    """What the pages of the measured window did with one service."""
+    """Use of one service by the pages of the measured window."""
 
     service: ServiceName
     connects: Count | None
-    """Connections opened within pages. None: a load of keys, for which they are not counted."""
+    """Connections that were opened during pages. None: a workload of keys, for which connections are not counted."""
     requests: Count
-    """Statements, or commands on keys."""
+    """Number of statements, or of commands on keys."""
     turns: Count
-    """Requests that were waited for one by one; handshakes are not among them."""
+    """Round trips for requests, without those of handshakes."""
     bytes: Bytes
-    """Bytes of these requests and their answers; handshakes are not among them."""
+    """Bytes of the requests and their answers, without handshakes."""
     hits: Count
+    """Keys that were read and existed."""
     misses: Count
-    """Keys that were read, by whether they had a value."""
+    """Keys that were read and did not exist."""
 
 
 class WindowFigures(Message):
@@ -183,27 +193,29 @@ class WindowFigures(Message):
     transactions: Count
     queries: Count
     turns: Count
-    """Changes of direction client -> server -> client: what a round trip time multiplies."""
+    """Round trips: changes of direction from client to server and back. Each costs one RTT."""
     rows: Count
     bytes: Bytes
     errors: dict[str, Count]
-    """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
-    `disconnect`: connections lost."""
+    """Number of ignored server errors by code. In a workload of keys, the code is the first word of the error, and uncommon words
+    are counted as `OTHER`. `disconnect` counts lost connections."""
     cpu: tuple[CpuUse, ...]
-    """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
+    """CPU time by role. The first entry has the role `client` and describes the engine. One entry for each observed role follows,
+    summed over the processes of that role."""
     histograms: tuple[Histogram, ...]
     services: tuple[ServiceUse, ...] = ()
-    """Services of a page script. Transactions are then pages, queries requests, and those and turns and bytes are sums over the
-    services. Where an application is asked, a page is a request and a turn to it, and bytes are FastCGI's."""
+    """Use of each service of a page script. `transactions` then counts pages and `queries` counts requests; requests, round trips
+    and bytes are summed over the services. If an application serves the pages, each page is one request and one round trip, and
+    the bytes are those of FastCGI."""
     told: dict[str, Count] = Field(default={})
-    """What the pages of a FastCGI application reported, summed over the window's good pages."""
+    """Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window."""
 
 
 class IntervalFigures(Message):
     """The fields of `Interval` that a run file keeps."""
 
     start_ns: Count
-    """From the start of the measured window."""
+    """Start of the interval, counted from the start of the measured window."""
     length_ns: Count
     transactions: Count
     queries: Count

@@ -1,116 +1,120 @@
-//! Events of a ping job.
+//! Events that a ping job writes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Failed;
 
-/// A part of opening a connection, during which the client waits for the server.
+/// A step of opening a connection, in which the client waits for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepName {
-    /// The transport: of TCP its handshake.
+    /// Connecting the socket; for TCP, the three-way handshake.
     Connect,
-    /// The first message of MySQL's server.
+    /// Waiting for the first packet of a MySQL server.
     Greeting,
-    /// PostgreSQL's question whether the server encrypts.
+    /// PostgreSQL's `SSLRequest` and its answer.
     TlsRequest,
     Tls,
     Login,
 }
 
-/// A step that has ended.
+/// A completed step of opening a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Step {
     pub name: StepName,
     pub took_ns: u64,
-    /// Times that the server was waited for, as its protocol has it; a Unix socket's connect has none.
+    /// Round trips of the step according to its protocol. Connecting a Unix socket takes none.
     pub round_trips: u32,
 }
 
-/// A connection is open and logged in. `None` means: cannot be asked on this transport, or of this server.
+/// A connection is open and logged in. `None` means that a value is not available on this transport or from this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "opened")]
 #[schemars(title = "Opened")]
 pub struct Opened {
-    /// In the order of time; together they are the whole opening but for the client's own work in between.
+    /// Steps in the order of their execution. Apart from the client's own work between them, they make up the whole time of opening
+    /// the connection.
     pub steps: Vec<Step>,
     #[schemars(extend("enum" = ["unix", "inet", "inet6"]))]
     pub address_family: &'static str,
-    /// `host:port`; `None`: a Unix socket.
+    /// Local `host:port`. None: a Unix socket.
     pub local_address: Option<String>,
-    /// Socket path, or `host:port`.
+    /// Path of the Unix socket, or `host:port`.
     pub peer_address: String,
-    /// `SO_PEERCRED`, Unix sockets only; 0: a process in another PID namespace.
+    /// Process ID of the server, from `SO_PEERCRED`; 0 if the server is in another PID namespace. None: not a Unix socket.
     pub peer_pid: Option<u32>,
-    /// As it said during the login. None: a key-value store.
+    /// Version that the server reported during the login. None: a key-value store.
     pub server_version: Option<String>,
-    /// MySQL's number of the connection, PostgreSQL's process, as said during the login.
+    /// MySQL's connection ID, or the process ID of PostgreSQL's backend, as reported during the login.
     pub connection_id: Option<u32>,
-    /// How the password was proved; `none`: it was not asked for.
+    /// Authentication method; `none` if the server asked for no password.
     pub auth_method: String,
     pub tls_version: Option<String>,
     pub tls_cipher: Option<String>,
     pub tls_group: Option<String>,
     pub tls_resumed: bool,
-    /// The kernel's own measure of TCP's handshake, from before anything else was sent.
+    /// RTT of the TCP handshake as the kernel measured it, read before anything else was sent.
     pub handshake_rtt_ns: Option<u64>,
-    /// SYNs that were sent again.
+    /// Number of retransmitted SYN segments.
     pub syn_retransmits: Option<u32>,
-    /// Largest packet that the path carries, as far as the kernel knows.
+    /// Path MTU in bytes, as far as the kernel knows it.
     pub path_mtu: Option<u32>,
 }
 
-/// A connection could not be opened; the steps before `step` have ended well.
+/// A connection could not be opened. `steps` are the steps that succeeded; `step` is the one that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "not_opened")]
 #[schemars(title = "NotOpened")]
 pub struct NotOpened {
     pub steps: Vec<Step>,
     pub step: StepName,
-    /// From the beginning of `step` to the failure.
+    /// Time from the start of `step` to the failure.
     pub waited_ns: u64,
-    /// The time limit of the step ended it.
+    /// Whether the step exceeded its time limit.
     pub timed_out: bool,
-    /// SYNs that were sent again.
+    /// Number of retransmitted SYN segments.
     pub syn_retransmits: Option<u32>,
     pub failure: Failed,
 }
 
-/// The answers to an `ask`.
+/// The measured latencies of an `ask` command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "asked")]
 #[schemars(title = "Asked")]
 pub struct Asked {
-    /// When the first round began, by the monotonic clock.
+    /// Time at which the first round began, on the monotonic clock.
     pub began_ns: u64,
-    /// How much later that was than asked for.
+    /// Delay of the first round against the requested time.
     pub late_ns: u64,
-    /// For each request, its rounds in order: from before it is sent until the last byte of its answer was received.
+    /// Latencies of each request, in the order of the rounds: from before the request is sent until the last byte of its answer is
+    /// received.
     pub latencies_ns: Vec<Vec<u64>>,
-    /// For each request, the server's first refusal of it. A refusal is an answer, and timed.
+    /// First error that the server returned for each request, or None. The latency of an error answer is recorded like any other.
     pub refusals: Vec<Option<String>>,
-    /// What ended the connection, after the rounds given here.
+    /// Failure that ended the connection after the recorded rounds, if any.
     pub lost: Option<Failed>,
-    /// The kernel's smallest round trip of this connection. It may hold the server's time: an acknowledgement can ride on an answer.
+    /// Smallest RTT that the kernel has measured on this connection. It may include processing time of the server, because an
+    /// acknowledgement can be sent together with an answer.
     pub min_rtt_ns: Option<u64>,
-    /// Segments sent again since the connection began.
+    /// Segments that were retransmitted since the connection was opened.
     pub retransmits: Option<u64>,
 }
 
-/// The answer to a `fetch`.
+/// The answer to a `fetch` command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "fetched")]
 #[schemars(title = "Fetched")]
 pub struct Fetched {
-    /// From before the request is sent to the last byte of its answer, and to the first.
+    /// Time from before the request is sent to the last byte of its answer.
     pub took_ns: u64,
+    /// Time from before the request is sent to the first byte of its answer.
     pub first_byte_ns: u64,
-    /// Bytes of the answer as the socket gave them.
+    /// Bytes of the answer as received from the socket.
     pub bytes: u64,
-    /// Of a key-value store: a row for each line or element.
+    /// Rows of the answer; for a key-value store, one row for each line or array element.
     pub rows: Vec<Vec<Option<String>>>,
     pub refusal: Option<String>,
-    /// What ended the connection instead.
+    /// Failure that ended the connection before the answer was complete, if any.
     pub lost: Option<Failed>,
 }

@@ -1,4 +1,4 @@
-//! Jobs whose start is set from outside, for engines on several hosts that are to begin at one moment.
+//! Delayed start of jobs, so that engines on several hosts can begin at the same moment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Observed, check_rules};
 use crate::events::Failed;
 
-/// The line after a job that is held: begin at this moment of this host's monotonic clock, or at once where it has passed.
+/// Starts a job with delayed start at a time of this host's monotonic clock, or immediately if that time has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Begin {
@@ -15,7 +15,8 @@ pub struct Begin {
     pub at_ns: u64,
 }
 
-/// The CPU time that processes take in a load's measured window, on a host where the load's engine is not. It is always held.
+/// Measurement of the CPU time of processes on a host that runs no load engine, over the measured window of a load on another host.
+/// The job always has a delayed start.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageJob {
@@ -24,7 +25,7 @@ pub struct UsageJob {
     #[schemars(extend("const" = 2))]
     pub version: u32,
     pub observe: Vec<Observed>,
-    /// As of the load.
+    /// Warm-up time of the load.
     #[schemars(range(max = crate::LONGEST_NS))]
     pub warmup_ns: u64,
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
@@ -32,7 +33,7 @@ pub struct UsageJob {
 }
 
 impl UsageJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         check_rules(self, [Observed::rule(&self.observe)])
     }

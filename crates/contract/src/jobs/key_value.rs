@@ -1,4 +1,4 @@
-//! Commands of Redis or Memcached, as `key_value.py` defines them.
+//! A workload of commands on keys of Redis or Memcached, and its rules. `key_value.py` builds it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Distribution, Rule, SessionJob, Workload};
 
 const KEY_DIGITS: u64 = 12;
-/// Maximum bytes of the values of one request or reply, with their keys: a connection holds that much.
+/// Maximum size of the values and keys in one request or reply, in bytes. A connection's buffer holds that much.
 const MAX_BYTES_AT_ONCE: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name in the contract.
+    /// Name of the protocol in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Resp2 => "resp2",
@@ -34,7 +34,7 @@ impl Protocol {
     }
 }
 
-/// A size that has its share of all.
+/// One of several value sizes, with its weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
@@ -45,18 +45,18 @@ pub struct Size {
     pub weight: u32,
 }
 
-/// How long values are.
+/// Distribution of the value sizes, in bytes.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sizes {
-    /// Every value has so many bytes.
+    /// All values have the same size.
     #[schemars(title = "FixedSize")]
     Fixed {
         #[serde(default = "hundred_bytes")]
         #[schemars(range(max = 1_048_576))]
         bytes: u32,
     },
-    /// From low..=high, each as likely as any other.
+    /// Uniformly distributed from `low` to `high`, both included.
     #[schemars(title = "UniformSize")]
     Uniform {
         #[schemars(range(max = 1_048_576))]
@@ -64,8 +64,8 @@ pub enum Sizes {
         #[schemars(range(max = 1_048_576))]
         high: u32,
     },
-    /// Half are shorter than `median`; `sigma` is the deviation of the natural logarithm. What is longer than
-    /// `most` is cut to it.
+    /// Log-normally distributed. `sigma` is the standard deviation of the natural logarithm, and larger sizes than `most` are reduced
+    /// to `most`.
     #[schemars(title = "LognormalSize")]
     Lognormal {
         #[schemars(range(min = 1, max = 1_048_576))]
@@ -75,7 +75,7 @@ pub enum Sizes {
         #[schemars(range(min = 1, max = 1_048_576))]
         most: u32,
     },
-    /// Each with its share of all weights.
+    /// A list of sizes. Each is chosen with a probability of its weight divided by the sum of all weights.
     #[schemars(title = "ListedSizes")]
     Listed {
         #[schemars(length(min = 1, max = 256))]
@@ -88,7 +88,7 @@ const fn one_u32() -> u32 {
 }
 
 impl Sizes {
-    /// Length of the longest possible value.
+    /// Size of the largest possible value, in bytes.
     pub fn max_bytes(&self) -> u32 {
         match self {
             Self::Fixed { bytes } => *bytes,
@@ -107,7 +107,7 @@ impl Sizes {
     }
 }
 
-/// What an error of the server does.
+/// Reaction to an error that the server returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
@@ -116,15 +116,17 @@ pub enum OnError {
     Count,
 }
 
-/// A transaction is one request of `pipeline` commands and all their replies; its latency ends with the last byte.
+/// A workload of commands on keys. A transaction is one request with `pipeline` commands and their replies; its latency ends with the
+/// last byte received.
 ///
-/// A key is `key_prefix` and its number from 1 in twelve digits. Its value depends on its number alone, in length
-/// and content: a tables job with the same workload sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all
-/// keys, and what a load sets are the same values again.
+/// A key consists of `key_prefix` and a number from 1 with twelve digits. Size and content of its value depend only on that number. A
+/// tables job with the same workload therefore sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all keys, and a load writes
+/// the same values again.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyValue {
-    /// Redis: each session of `resp3` begins with HELLO 3, one of `resp2` with AUTH if there is a password.
+    /// Protocol of the server. With `resp3`, a Redis session begins with HELLO 3; with `resp2`, it begins with AUTH if there is a
+    /// password.
     pub protocol: Protocol,
     #[serde(default = "default_keys")]
     #[schemars(range(min = 1, max = 999_999_999_999_u64))]
@@ -134,14 +136,15 @@ pub struct KeyValue {
     pub key_prefix: String,
     #[serde(default = "Distribution::uniform")]
     pub distribution: Distribution,
-    /// Weights of the commands; each one is drawn with its share of their sum.
+    /// Weight of the command `get`. Each command is chosen with a probability of its weight divided by the sum of all weights.
     #[serde(default = "default_get_weight")]
     #[schemars(range(max = 1_000_000))]
     pub get: u32,
     #[serde(default = "one_u32")]
     #[schemars(range(max = 1_000_000))]
     pub set: u32,
-    /// `keys_each` keys at once: MGET, `get` with several keys, or quiet `mg`s and an `mn`.
+    /// Weight of reading `keys_each` keys with one command: MGET in Redis; in Memcached, `get` with several keys, or quiet `mg`
+    /// commands followed by `mn`.
     #[serde(default)]
     #[schemars(range(max = 1_000_000))]
     pub multi_get: u32,
@@ -153,18 +156,17 @@ pub struct KeyValue {
     pub keys_each: u16,
     #[serde(default = "default_sizes")]
     pub value: Sizes,
-    /// Commands sent at once; the next request waits for the replies to all.
+    /// Number of commands in a request. The next request is sent after all their replies.
     #[serde(default = "one_u16")]
     #[schemars(range(min = 1, max = 1000))]
     pub pipeline: u16,
-    /// An error that the server answers a command with ends the job, or is counted under its first word. No command
-    /// is sent again.
+    /// Reaction to an error that the server returns: end the job, or count the error under its first word. Commands are not retried.
     #[serde(default)]
     pub on_error: OnError,
 }
 
 impl KeyValue {
-    /// The defaults, in a protocol.
+    /// Create a workload with the default values and this protocol.
     pub fn with_defaults(protocol: Protocol) -> Self {
         Self {
             protocol,
@@ -212,7 +214,7 @@ const fn default_sizes() -> Sizes {
 }
 
 impl Workload {
-    /// The commands, if the workload consists of commands on keys.
+    /// Return the workload's options if it is a workload of keys.
     pub fn key_value(&self) -> Option<&KeyValue> {
         match self {
             Self::KeyValue(load) => Some(load),
@@ -220,7 +222,7 @@ impl Workload {
         }
     }
 
-    /// Rules that this workload sets for its session; `account` is user, password and database.
+    /// Return the rules of this workload for its session. `account` is the user, the password and the database.
     pub(super) fn session_rules(
         &self,
         session: &SessionJob,
@@ -242,11 +244,11 @@ impl KeyValue {
             ),
             (
                 weights.iter().any(|&weight| weight > 0),
-                "some command needs a weight above 0",
+                "the weights of get, set, multi_get and delete cannot all be 0",
             ),
             (
                 self.value.is_ordered(),
-                "the sizes of values are out of bounds",
+                "the sizes of values need low <= high, and median <= most",
             ),
             (
                 self.max_bytes_at_once() <= MAX_BYTES_AT_ONCE,
@@ -255,7 +257,7 @@ impl KeyValue {
         ]
     }
 
-    /// Bytes of the largest request of values, or of the largest reply to one command.
+    /// Return the size in bytes of the largest request or reply with values.
     fn max_bytes_at_once(&self) -> u64 {
         let keys = if self.multi_get > 0 {
             self.keys_each
@@ -265,19 +267,19 @@ impl KeyValue {
         self.max_bytes(self.pipeline.max(keys))
     }
 
-    /// Bytes of this many of the longest values, with their keys.
+    /// Return the size in bytes of this many values of the maximum size, with their keys.
     fn max_bytes(&self, keys: u16) -> u64 {
         let bytes_per_key =
             u64::from(self.value.max_bytes()) + self.key_prefix.len() as u64 + KEY_DIGITS;
         bytes_per_key * u64::from(keys)
     }
 
-    /// Whether a reply with this many values fits.
+    /// Whether a reply with this many values of the maximum size is within `MAX_BYTES_AT_ONCE`.
     pub(super) fn fits_at_once(&self, keys: u16) -> bool {
         self.max_bytes(keys) <= MAX_BYTES_AT_ONCE
     }
 
-    /// Rules for a session with this workload.
+    /// Return the rules of this workload for its session.
     pub(super) fn session_rules(
         &self,
         session: &SessionJob,

@@ -1,10 +1,9 @@
-//! Which workloads give each transaction its own key, chosen by the client, so that its row can be found again.
+//! Detection of workloads that give each transaction its own key, chosen by the client, so that its row can be found later.
 
 use super::{Custom, Values, Workload};
 
 impl Workload {
-    /// Whether each transaction uses at most one key, which no other transaction of the job uses, and at least one transaction uses
-    /// a key.
+    /// Whether each transaction uses at most one key, no two transactions share a key, and at least one transaction uses a key.
     pub fn is_keyed(&self) -> bool {
         match self {
             Self::Custom(custom) => custom.is_keyed(),
@@ -15,7 +14,8 @@ impl Workload {
 }
 
 impl Custom {
-    /// Exactly one parameter is a sequence; its statement runs at most once per transaction, and in at least one transaction.
+    /// Whether exactly one parameter is a sequence, and its statement runs at most once per transaction and in at least one
+    /// transaction.
     fn is_keyed(&self) -> bool {
         let is_sequence = |values: &&Values| matches!(values, Values::Sequence { .. });
         let mut sequence_statements = self.statements.iter().flat_map(|statement| {

@@ -1,4 +1,4 @@
-//! The load jobs. An unknown field is an error, never ignored.
+//! Jobs that the engine runs against a server or an application, and their parts. Unknown fields are errors.
 
 mod held;
 mod key_value;
@@ -39,7 +39,7 @@ pub use workload::{
     DistributionKind, Pgbench, PsMode, Sysbench, Values, Workload,
 };
 
-/// What the client does with rows: hop over them, copy them, or decode their columns.
+/// How the client processes rows: skip them, copy their bytes, or decode their columns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientWork {
@@ -49,7 +49,7 @@ pub enum ClientWork {
     Decode,
 }
 
-/// Shape of an open loop's arrivals.
+/// Distribution of the arrivals in an open loop: evenly spaced, as a Poisson process, or in bursts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -59,17 +59,17 @@ pub enum Shape {
     Bursts,
 }
 
-/// Open loop: request i of all connections is due at a time that only the rate, the shape, the seed and the number of threads
-/// decide.
+/// Arrivals of an open loop. When each request is due depends only on the rate, the shape, the seed and the number of threads, never
+/// on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
-    /// Transactions a second, over the whole job.
+    /// Arrival rate in transactions per second, summed over all connections.
     #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0.0))]
     pub rate_per_s: f64,
     #[serde(default)]
     pub shape: Shape,
-    /// Requests due at one moment under `bursts`; the moments are evenly spaced.
+    /// Number of requests in each burst, with the shape `bursts`. Bursts are evenly spaced.
     #[serde(default = "default_burst")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub burst: u64,
@@ -79,7 +79,7 @@ const fn default_burst() -> u64 {
     10
 }
 
-/// Server errors after which a transaction begins anew.
+/// Server errors after which a transaction is retried.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum IgnoredErrors {
@@ -87,7 +87,7 @@ pub enum IgnoredErrors {
     All(All),
 }
 
-/// A number of MySQL's, or a SQLSTATE of PostgreSQL's.
+/// A MySQL error number or a PostgreSQL SQLSTATE.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum IgnoredCode {
@@ -104,7 +104,7 @@ impl IgnoredCode {
     }
 }
 
-/// The word `all`.
+/// The string `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum All {
@@ -112,7 +112,7 @@ pub enum All {
 }
 
 impl Default for IgnoredErrors {
-    /// Deadlock, record changed, lock wait timeout; serialization failure, deadlock, duplicate key: those of sysbench.
+    /// Return sysbench's defaults: deadlock, changed record, lock wait timeout, serialization failure and duplicate key.
     fn default() -> Self {
         let numbers = [1213, 1020, 1205].map(IgnoredCode::Number);
         let states = ["40001", "40P01", "23505"].map(|state| IgnoredCode::State(state.to_owned()));
@@ -121,7 +121,7 @@ impl Default for IgnoredErrors {
 }
 
 impl IgnoredErrors {
-    /// Whether `code`, a number or a SQLSTATE, is ignored.
+    /// Whether `code`, an error number or a SQLSTATE, is ignored.
     pub fn contains(&self, code: &str) -> bool {
         match self {
             Self::Codes(codes) => codes.iter().any(|ignored| ignored.matches(code)),
@@ -130,7 +130,7 @@ impl IgnoredErrors {
     }
 }
 
-/// A process whose CPU time (with all its descendants) is read at both ends of the measured window.
+/// A process whose CPU time, including that of its descendants, is measured over the window.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
@@ -139,7 +139,8 @@ pub struct Observed {
     pub pid: u32,
 }
 
-/// Closed loop without `arrivals`: each connection sends its next transaction when the last one is answered.
+/// Load on one server. Without `arrivals` it is a closed loop: each connection sends its next transaction when the previous one has
+/// been answered.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadJob {
@@ -147,37 +148,37 @@ pub struct LoadJob {
     pub job: String,
     #[schemars(extend("const" = 2))]
     pub version: u32,
-    /// What the server speaks, where the workload is of statements.
+    /// Protocol of the server, for SQL workloads. A workload of keys names its own protocol.
     #[serde(default)]
     pub protocol: SqlProtocol,
     pub target: Target,
-    /// Empty for the default user of Redis, and for Memcached, as password and database.
+    /// User name. Empty for Redis's default user and for Memcached, which also needs no password and no database.
     pub user: String,
     #[serde(default)]
     pub password: Password,
-    /// Name of the database; with Redis its number, or empty.
+    /// Name of the database. For Redis, its number; empty means 0.
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     pub connections: u32,
-    /// Further connections that are opened, logged in and never used.
+    /// Additional connections that are opened and logged in, but stay idle.
     #[serde(default)]
     #[schemars(range(max = MAX_CONNECTIONS))]
     pub idle_connections: u32,
-    /// At most so many threads of the engine; None: one a CPU.
+    /// Maximum number of engine threads. None: one per CPU.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<u32>,
-    /// Who serves the sockets; `auto`: `io_uring` where the kernel has it and a thread has connections enough, else
-    /// epoll.
+    /// System interface that serves the sockets. `auto` selects `io_uring` if the kernel supports it and each thread has enough
+    /// connections for it to pay off, otherwise epoll.
     #[serde(default)]
     pub driver: Driver,
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
-    /// Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the
-    /// warm-up.
+    /// Ramp-up time, which is part of the warm-up. Closed loop: the connections start evenly spread over it. Open loop: the rate
+    /// increases linearly from 0.
     #[serde(default)]
     #[schemars(range(max = crate::LONGEST_NS))]
     pub ramp_ns: u64,
@@ -187,8 +188,8 @@ pub struct LoadJob {
     pub warmup_ns: u64,
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub measure_ns: u64,
-    /// End when so many transactions have begun and all are answered (sysbench's `--events`), or when time is up;
-    /// 0: no limit.
+    /// Maximum number of transactions (sysbench's `--events`). The job ends when all of them are answered or when the window ends. 0:
+    /// no limit.
     #[serde(default)]
     pub transactions: u64,
     #[serde(default = "one_second")]
@@ -196,21 +197,21 @@ pub struct LoadJob {
     pub interval_ns: u64,
     #[serde(default)]
     pub client_work: ClientWork,
-    /// Record the stages of each query; costs up to two more readings of the clock a query.
+    /// Whether to record the stages of each query, which costs up to two more clock readings per query.
     #[serde(default)]
     pub breakdown: bool,
-    /// Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends
-    /// the job.
+    /// Server errors after which a transaction is retried with other values. The latency of the transaction includes its retries. Any
+    /// other error ends the job.
     #[serde(default)]
     pub ignore_errors: IgnoredErrors,
     #[serde(default)]
     pub observe: Vec<Observed>,
-    /// After `ready` it waits for the line `begin`.
+    /// Whether the job starts with a delay: after the event `ready` it waits for the command `begin`.
     #[serde(default)]
     pub held: bool,
-    /// A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads
-    /// it). The workload must give each transaction one key: a single `sequence` parameter, drawn at most once a
-    /// transaction, or `oltp_insert` without `auto_inc`.
+    /// Path of a new file in which to log each key that a transaction wrote, with its outcome (`acknowledged.py` reads it). The
+    /// workload must give each transaction one key: either a single `sequence` parameter that each transaction draws at most once, or
+    /// `oltp_insert` without `auto_inc`.
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub acknowledged: Option<String>,
@@ -238,13 +239,13 @@ const fn thirty_seconds() -> u64 {
     30_000_000_000
 }
 
-/// No run needs more; it bounds what a wrong job can make the engine allocate.
+/// Maximum number of connections. It limits the memory that an incorrect job can make the engine allocate.
 pub const MAX_CONNECTIONS: u32 = 65_536;
 
-/// A rule: whether it holds, and its text.
+/// A rule for a job: whether it is satisfied, and its description.
 type Rule = (bool, &'static str);
 
-/// Check the schema's bounds, and the `rules` that it cannot state.
+/// Check the schema's bounds, and then the `rules` that the schema cannot express.
 fn check_rules(
     job: &(impl JsonSchema + Serialize),
     rules: impl IntoIterator<Item = Rule>,
@@ -256,7 +257,7 @@ fn check_rules(
     refuse(bounds::find_violation(job).or_else(violated_rule))
 }
 
-/// Refuse a job that violates this rule, if any.
+/// Return a failure with the description of the violated rule, if there is one.
 fn refuse(violation: Option<String>) -> Result<(), Failed> {
     violation.map_or(Ok(()), |rule| {
         Err(Failed::new(
@@ -289,7 +290,7 @@ impl Observed {
 }
 
 impl LoadJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         check_rules(
             self,

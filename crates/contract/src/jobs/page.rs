@@ -1,4 +1,4 @@
-//! The page job, as `experiments/page/plan.py` defines it.
+//! The page job. `experiments/page/plan.py` builds it.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::events::Failed;
 
-/// Maximum round trips of a page: a worker keeps the latency of each until the page has ended.
+/// Maximum number of round trips of a page. A worker keeps the latencies of all of them until the page has ended.
 const MAX_ROUND_TRIPS: u64 = 100_000;
 
-/// Where one server is, and as whom; each one that is named gives a receipt.
+/// Address and login of one service of a page. The `ready` event has a receipt for each.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
@@ -29,13 +29,13 @@ pub struct Service {
     pub database: String,
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// As in `Session`.
+    /// Whether to request the server's RSA key, as in `Session`.
     #[serde(default)]
     pub fetch_server_key: bool,
 }
 
 impl Service {
-    /// The session that the service requests; a page has no other session settings.
+    /// Return the session settings of the service. A page has no others.
     pub fn session(&self) -> SessionJob {
         SessionJob {
             tls: self.tls.clone(),
@@ -52,11 +52,11 @@ pub enum Store {
     Memcached,
 }
 
-/// A part of a page.
+/// A step of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PageStep {
-    /// A statement, `repeat` times; each is a turn. It is sent as text: applications of this kind do not prepare.
+    /// Send a statement as text `repeat` times. Each time is one round trip. Such applications do not use prepared statements.
     #[schemars(title = "QueryStep")]
     Query {
         statement: String,
@@ -64,7 +64,7 @@ pub enum PageStep {
         #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
-    /// A read of `keys_each` drawn keys, `repeat` times; each is a turn.
+    /// Read `keys_each` random keys `repeat` times. Each time is one round trip.
     #[schemars(title = "GetStep")]
     Get {
         store: Store,
@@ -75,7 +75,7 @@ pub enum PageStep {
         #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
-    /// The application computes, by the CPU time that its own thread has used.
+    /// Compute until the thread has used this much CPU time.
     #[schemars(title = "CpuStep")]
     Cpu {
         #[schemars(range(max = crate::LONGEST_NS))]
@@ -99,7 +99,7 @@ pub enum PageConnect {
     PerPage,
 }
 
-/// Deserialize a workload of keys, which has the field `kind` even where no other kind is possible.
+/// Deserialize a workload of keys. It has the field `kind`, although no other kind is allowed here.
 fn deserialize_keys<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, D::Error> {
     match Option::<Workload>::deserialize(input)? {
         None => Ok(None),
@@ -108,14 +108,14 @@ fn deserialize_keys<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyVal
     }
 }
 
-/// The steps in order, `rounds` times, make a page, of at most 100000 turns. A worker runs one page at a time over
-/// one connection to each service that the script uses, opened by the first step that needs it.
+/// The script of a page: the steps in order, repeated `rounds` times, with at most 100000 round trips in total. A worker runs one page
+/// at a time. It has one connection to each service of the script, which the first step that needs it opens.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageScript {
     #[serde(default)]
     pub mysql: Option<Service>,
-    /// Instead of `mysql`: statements go to one server.
+    /// The PostgreSQL server, instead of `mysql`. A page sends all statements to one server.
     #[serde(default)]
     pub postgresql: Option<Service>,
     #[serde(default)]
@@ -125,7 +125,7 @@ pub struct PageScript {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub statements: Vec<CustomStatement>,
-    /// Which keys are drawn, how, in which protocol; its weights and its pipeline mean nothing here.
+    /// Keys of Redis: their number, distribution and protocol. The weights of commands and the pipeline are ignored.
     #[serde(default, deserialize_with = "deserialize_keys")]
     pub redis_keys: Option<KeyValue>,
     #[serde(default, deserialize_with = "deserialize_keys")]
@@ -135,33 +135,35 @@ pub struct PageScript {
     #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 10_000))]
     pub rounds: u32,
-    /// `per_page`: each page opens its connections and closes them at its end, inside its latency.
+    /// When connections are opened. `per_page`: each page opens its connections and closes them at its end, and its latency includes
+    /// both.
     #[serde(default)]
     pub connect: PageConnect,
 }
 
-/// An application behind FastCGI, as PHP-FPM. Each worker may keep one connection, where the application lets it.
+/// An application that serves pages over FastCGI, for example PHP-FPM.
 ///
-/// A page is good when its status is 200 and its body ends with `ends_with`. What it tells of itself is in the
-/// header `X-Howfar-Page: name=integer,…`: names of small letters, digits and `_`.
+/// A page succeeds if its status is 200 and its body ends with `ends_with`. The application can report values in the header
+/// `X-Howfar-Page: name=integer,…`, whose names consist of lower-case letters, digits and `_`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FastCgi {
     #[schemars(extend("$ref" = "#/$defs/UnixTarget"))]
     pub target: Target,
-    /// As FastCGI wants them: `SCRIPT_FILENAME`, `REQUEST_METHOD`, …
+    /// Parameters of each FastCGI request, such as `SCRIPT_FILENAME` and `REQUEST_METHOD`.
     pub parameters: BTreeMap<String, String>,
     #[serde(default)]
     #[schemars(length(max = 200))]
     pub ends_with: String,
-    /// `FCGI_KEEP_CONN`. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page
-    /// by default. One that is found closed is opened again, the page is asked for once more, and
-    /// `Finished.reconnects` counts it: the child had served as many pages as it may, or died over this one.
+    /// Whether each worker keeps one connection open (`FCGI_KEEP_CONN`), if the application allows it. PHP-FPM dedicates a child to an
+    /// open connection, and web servers close it after each page by default. If the connection was closed by the application, it is
+    /// reopened and the page is requested again: the child had served its maximum number of pages, or failed while serving this page.
+    /// `Finished.reconnects` counts these cases.
     #[serde(default)]
     pub keep_connection: bool,
 }
 
-/// What makes the pages.
+/// The application that serves the pages: a script that the engine runs, or a program behind FastCGI.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Application {
@@ -172,8 +174,8 @@ pub enum Application {
     FastCgi(FastCgi),
 }
 
-/// Load by pages. `workers` threads, each with one page at a time, as the processes of an application: the kernel
-/// shares the CPU among them. Closed loop without `arrivals`.
+/// Load of pages. Each of `workers` threads serves one page at a time, like the processes of an application, and the kernel schedules
+/// them on the CPUs. Without `arrivals` it is a closed loop.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageJob {
@@ -192,7 +194,7 @@ pub struct PageJob {
     pub warmup_ns: u64,
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub measure_ns: u64,
-    /// End when so many have begun and all are answered, or when time is up; 0: no limit.
+    /// Maximum number of pages. The job ends when all of them are complete or when the window ends. 0: no limit.
     #[serde(default)]
     pub pages: u64,
     #[serde(default = "one_second")]
@@ -200,7 +202,7 @@ pub struct PageJob {
     pub interval_ns: u64,
     #[serde(default)]
     pub observe: Vec<Observed>,
-    /// After `ready` it waits for the line `begin`.
+    /// Whether the job starts with a delay: after the event `ready` it waits for the command `begin`.
     #[serde(default)]
     pub held: bool,
     #[serde(default = "ten_seconds")]
@@ -212,7 +214,7 @@ pub struct PageJob {
 }
 
 impl PageJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         let rules = self.application.rules().into_iter();
         check_rules(self, rules.chain([Observed::rule(&self.observe)]))?;
@@ -233,19 +235,19 @@ impl Application {
             Self::Script(script) => script.rules(),
             Self::FastCgi(application) => vec![(
                 matches!(application.target, Target::Unix { .. }),
-                "an application is asked over a Unix socket",
+                "an application needs the address of a Unix socket",
             )],
         }
     }
 }
 
 impl PageScript {
-    /// The service that statements go to.
+    /// Return the service that executes statements.
     pub fn sql(&self) -> Option<&Service> {
         self.mysql.as_ref().or(self.postgresql.as_ref())
     }
 
-    /// The protocol of that service.
+    /// Return the protocol of the service that executes statements.
     pub fn protocol(&self) -> SqlProtocol {
         if self.postgresql.is_some() {
             SqlProtocol::Postgresql
@@ -254,7 +256,7 @@ impl PageScript {
         }
     }
 
-    /// The queries of one round as a transaction that is sent as text; `None` if there are none.
+    /// Return the queries of one round as a transaction that is sent as text, or `None` if there are none.
     pub fn queries(&self) -> Option<Custom> {
         let queries = self.steps.iter().filter_map(|step| match step {
             PageStep::Query { statement, repeat } => Some(CustomStep {
@@ -288,11 +290,11 @@ impl PageScript {
         let mut rules = vec![
             (
                 self.sql().is_some() || self.redis.is_some() || self.memcached.is_some(),
-                "a page needs a service",
+                "a page needs at least one service",
             ),
             (
                 self.mysql.is_none() || self.postgresql.is_none(),
-                "statements go to one server",
+                "a page sends statements to mysql or postgresql, not to both",
             ),
             (
                 steps(&|step| match step {
@@ -308,7 +310,7 @@ impl PageScript {
                     }
                     PageStep::Cpu { .. } => true,
                 }),
-                "a step names a service and a statement that are there",
+                "a step refers to a service or a statement that the script does not declare",
             ),
             unique_names(&self.statements),
             (
@@ -331,7 +333,7 @@ impl PageScript {
         rules
     }
 
-    /// Round trips of one page.
+    /// Return the number of round trips of one page.
     fn round_trips(&self) -> u64 {
         let step_round_trips = self.steps.iter().map(|step| match step {
             PageStep::Query { repeat, .. } | PageStep::Get { repeat, .. } => u64::from(*repeat),
@@ -351,7 +353,7 @@ impl PageScript {
         let mut rules = vec![
             (
                 service.is_some() == keys.is_some(),
-                "a store and its keys come together",
+                "a store needs a workload of keys, and the keys need their store",
             ),
             (
                 keys.is_none_or(|keys| keys.protocol.is_redis() == (wanted_store == Store::Redis)),

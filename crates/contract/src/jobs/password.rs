@@ -1,4 +1,4 @@
-//! A password of a job. It is used to log in and never displayed, since a job may end up in a log.
+//! The password of a job. It is hidden in debug output, because jobs may be logged.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 #[serde(transparent)]
 pub struct Password(String);
 
-/// Jobs are read here and never written: what is serialized is the default value of a field.
+/// Serializes as an empty string. The engine only reads jobs; what it serializes is the default value in the schema.
 impl Serialize for Password {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.serialize_str("")

@@ -1,4 +1,5 @@
-//! The ping job: connections and small requests to one server, one at a time, each timed. Commands on later lines say what is done when.
+//! The ping job, which measures the latency of opening connections and of small requests, one at a time. Commands on later lines of
+//! stdin control it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{Password, SessionJob, SqlProtocol, Target, check_rules};
 use crate::events::Failed;
 
-/// Maximum rounds of one `ask`.
+/// Maximum number of rounds of an `ask` command.
 const MAX_ROUNDS: u32 = 1_000_000;
-/// Maximum words of a request.
+/// Maximum number of words of a request.
 const MAX_WORDS: usize = 8;
 
-/// A protocol as a server of any kind speaks it.
+/// Protocol of an SQL server or a key-value store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PingProtocol {
@@ -22,7 +23,7 @@ pub enum PingProtocol {
 }
 
 impl PingProtocol {
-    /// The SQL protocol; `None` for a key-value store.
+    /// Return the SQL protocol, or `None` for a key-value store.
     pub fn sql(self) -> Option<SqlProtocol> {
         match self {
             Self::Mysql => Some(SqlProtocol::Mysql),
@@ -32,8 +33,8 @@ impl PingProtocol {
     }
 }
 
-/// Time connections and requests to one server, one at a time. The job itself does nothing: it follows the commands on its stdin, and
-/// ends with it.
+/// Measure the latency of opening connections and of requests to one server, one at a time. The job executes the commands on its stdin
+/// and ends at the end of stdin.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PingJob {
@@ -43,21 +44,21 @@ pub struct PingJob {
     pub version: u32,
     pub protocol: PingProtocol,
     pub target: Target,
-    /// Empty for the default user of Redis, and for Memcached.
+    /// User name. Empty for Redis's default user and for Memcached.
     pub user: String,
     #[serde(default)]
     pub password: Password,
-    /// Name of the database; with Redis its number, or empty.
+    /// Name of the database. For Redis, its number; empty means 0.
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
-    /// Longest time for each step of a connection, and for each answer.
+    /// Time limit for each step of opening a connection and for each answer.
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub step_timeout_ns: u64,
 }
 
 impl PingJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         let sql = self
             .protocol
@@ -72,7 +73,8 @@ impl PingJob {
     }
 }
 
-/// One request. SQL is one word, a command of Redis its words, of Memcached the words of its line. No words: the protocol's own ping.
+/// One request. An SQL statement is one word; a Redis command is a list of words, and so is the line of a Memcached command. Without
+/// words, it is the protocol's own ping.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PingRequest {
@@ -80,34 +82,34 @@ pub struct PingRequest {
     pub words: Vec<String>,
 }
 
-/// A later line on a ping job's stdin.
+/// A command on a later line of a ping job's stdin.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PingCommand {
-    /// A later line on a ping job's stdin: open a connection, timing each step; the open one is closed first, with the
-    /// protocol's goodbye. Answered by `opened` or `not_opened`.
+    /// Command of a ping job: open a connection and measure each step. A connection that is already open is first closed as the
+    /// protocol prescribes. The answer is the event `opened` or `not_opened`.
     #[schemars(title = "OpenConnection")]
     Open {},
-    /// A later line on a ping job's stdin: send these requests in turn, each after the answer to the one before, for so many rounds.
-    /// Answered by `asked`.
+    /// Command of a ping job: send these requests one after the other, each after the answer to the previous one, and repeat this for
+    /// a number of rounds. The answer is the event `asked`.
     #[schemars(title = "AskInTurn")]
     Ask {
         #[schemars(length(min = 1, max = 8))]
         requests: Vec<PingRequest>,
         #[schemars(range(min = 1, max = MAX_ROUNDS))]
         rounds: u32,
-        /// No round begins later than this after the first one.
+        /// Time after the first round's start at which no further round begins.
         #[schemars(range(max = crate::LONGEST_NS))]
         within_ns: u64,
-        /// When the first round is to begin, by the monotonic clock; 0: at once.
+        /// Time of the first round's start on the monotonic clock. 0: immediately.
         #[serde(default)]
         at_ns: u64,
     },
-    /// A later line on a ping job's stdin: send one request and give its answer's rows. Answered by `fetched`.
+    /// Command of a ping job: send one request, and return the rows of its answer. The answer is the event `fetched`.
     #[schemars(title = "FetchAnswer")]
     Fetch {
         request: PingRequest,
-        /// Without, the answer may be large: bytes and times alone.
+        /// Whether to return rows. If not, only times and bytes are returned, and the answer may be large.
         rows: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! The repeat job, and the job that finds statements for it.
+//! The repeat job, which repeats recorded pages, and the job that computes digests of statements.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 use super::{Password, SessionJob, SqlProtocol, Target, check_rules, ten_seconds, thirty_seconds};
 use crate::events::Failed;
 
-/// One round trip, begun `gap_ns` after the one before it ended.
+/// One round trip. It begins `gap_ns` after the previous one has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepeatStep {
-    /// One that no step opens is opened before the first page.
+    /// Number of the connection. A connection that no step opens before its first use is opened before the first page.
     #[schemars(range(max = 10_000))]
     pub connection: u32,
-    /// Connect and log in first, again if it is open.
+    /// Whether to connect and log in first; a connection that is already open is reopened.
     #[serde(default)]
     pub opens: bool,
     #[serde(default)]
     #[schemars(range(max = crate::LONGEST_NS))]
     pub gap_ns: u64,
-    /// Index in `statements`. None: the step only connects.
+    /// Index in `statements`. None: the step only opens a connection.
     #[serde(default)]
     pub statement: Option<u32>,
-    /// The server refused it when it was recorded, so it may do so again.
+    /// Whether the server may return an error, because it did so when the page was recorded.
     #[serde(default)]
     pub may_fail: bool,
 }
 
-/// The round trips of one page, and the time after the last of them.
+/// The round trips of one page, and the time from the end of the last one to the end of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepeatPage {
@@ -40,7 +40,7 @@ pub struct RepeatPage {
     pub rest_ns: u64,
 }
 
-/// Make the round trips of recorded pages against a real server, one after the other, with statements that the user has.
+/// Repeat the round trips of recorded pages on a real server, one after the other, with the statements that the user provides.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepeatJob {
@@ -57,9 +57,9 @@ pub struct RepeatJob {
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
-    /// In full, with their literals.
+    /// Complete statements, including their literals.
     pub statements: Vec<String>,
-    /// All transactions are, unless a statement says otherwise.
+    /// Whether to make all transactions read-only by default. A statement can override this.
     #[serde(default)]
     pub read_only: bool,
     #[schemars(length(min = 1))]
@@ -73,7 +73,7 @@ pub struct RepeatJob {
 }
 
 impl RepeatJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         let has_statement = |step: &RepeatStep| {
             step.statement
@@ -84,7 +84,7 @@ impl RepeatJob {
                 .iter()
                 .flat_map(|page| &page.steps)
                 .all(has_statement),
-            "a step names a statement that the job has",
+            "a step refers to a statement that the job does not contain",
         )];
         check_rules(
             self,
@@ -96,7 +96,8 @@ impl RepeatJob {
     }
 }
 
-/// Find the connections of a replay that a step uses before any step opens them. A step is a connection and whether the step opens it.
+/// Find the connections that a step uses before any step opens them. Each step is given as its connection and whether it opens that
+/// connection.
 pub fn find_preopened_connections(steps: impl Iterator<Item = (u32, bool)>) -> BTreeSet<u32> {
     let (mut preopened, mut opened) = (BTreeSet::new(), BTreeSet::new());
     for (connection, opens) in steps {
@@ -109,7 +110,7 @@ pub fn find_preopened_connections(steps: impl Iterator<Item = (u32, bool)>) -> B
     preopened
 }
 
-/// Take the literals out of statements, as the recorder does.
+/// Compute the digests of statements: replace their literals as the recorder does.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DigestsJob {

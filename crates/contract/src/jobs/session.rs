@@ -1,4 +1,4 @@
-//! The addresses of servers, and the settings of a session with one.
+//! Addresses of servers, and settings of sessions.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::Rule;
 use crate::{FailCode, Failed};
 
-/// A server by Unix socket or by numeric address and port.
+/// Address of a server: a Unix socket, or a numeric IP address and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
-    /// A server, or the near end of a forwarder, on a Unix socket.
+    /// A Unix socket, of a server or to listen on.
     #[schemars(title = "UnixTarget")]
     Unix { path: String },
-    /// A server by numeric address; names are resolved before a job is made.
+    /// Numeric IP address and port. Python resolves host names before it creates a job.
     #[schemars(title = "TcpTarget")]
     Tcp {
         host: String,
@@ -24,14 +24,14 @@ pub enum Target {
     },
 }
 
-/// Where to listen, by numeric address; port 0: the kernel chooses one.
+/// Address to listen on: a Unix socket, or a numeric IP address and a port. For port 0 the kernel chooses a free port.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Listen {
-    /// A server, or the near end of a forwarder, on a Unix socket.
+    /// A Unix socket, of a server or to listen on.
     #[schemars(title = "UnixTarget")]
     Unix { path: String },
-    /// Where to listen, by numeric address; port 0: the kernel chooses one.
+    /// Numeric IP address and port to listen on. For port 0 the kernel chooses a free port.
     #[schemars(title = "TcpListen")]
     Tcp {
         host: String,
@@ -49,18 +49,18 @@ impl From<Listen> for Target {
     }
 }
 
-/// Parse a `host`, which must be a numeric address.
+/// Parse `host` as a numeric IP address.
 pub fn parse_numeric_address(host: &str) -> Result<IpAddr, Failed> {
     host.parse().map_err(|_| {
         Failed::new(
             FailCode::BadJob,
-            format!("`{host}` is no numeric address"),
+            format!("`{host}` is not a numeric IP address"),
             "Correct the address.",
         )
     })
 }
 
-/// Address and port; the zone of a link-local address is the number of its interface, as in `fe80::1%2`.
+/// Combine address and port. The zone of a link-local address is the index of a network interface, as in `fe80::1%2`.
 pub fn socket_address(host: &str, port: u16) -> Option<SocketAddr> {
     let zoned = || format!("[{host}]:{port}").parse::<SocketAddrV6>();
     match host.parse::<IpAddr>() {
@@ -85,49 +85,53 @@ pub enum TlsVersions {
 pub enum TlsVerify {
     #[default]
     None,
-    /// Signed by an authority of `ca_file`.
+    /// The certificate must be signed by an authority in `ca_file`.
     Ca,
-    /// And made out to `server_name`.
+    /// As `ca`, and the certificate must also be valid for `server_name`.
     Full,
-    /// As under `full`, or proven by the account's password, as MariaDB does from version 11.4 on. `ca_file` may be missing.
+    /// As `full`, or the server must prove that it knows the account's password, as MariaDB does since version 11.4. `ca_file` is then
+    /// optional.
     Password,
 }
 
-/// SCRAM bound to the server's certificate (PostgreSQL's SCRAM-SHA-256-PLUS), as libpq's `channel_binding`.
+/// Use of SCRAM channel binding, which ties the login to the server's certificate (PostgreSQL's SCRAM-SHA-256-PLUS). The values are
+/// those of libpq's `channel_binding`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelBinding {
     Disable,
-    /// Where the server offers it.
+    /// Use channel binding if the server offers it.
     #[default]
     Prefer,
-    /// Any other login is refused.
+    /// Fail any login without channel binding.
     Require,
 }
 
-/// Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain.
+/// TLS settings of a session. Unless TLS is `optional`, a session with a server that does not support it fails.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[allow(clippy::struct_excessive_bools)] // independent settings of one message
 pub struct Tls {
     pub versions: TlsVersions,
-    /// `ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`; `password`: or proven by the password.
+    /// How the server is verified. `ca`: its certificate is signed by an authority in `ca_file`. `full`: the certificate is also valid
+    /// for `server_name`. `password`: as `full`, or the server proves that it knows the password.
     pub verify: TlsVerify,
     pub ca_file: Option<String>,
     pub cert_file: Option<String>,
     pub key_file: Option<String>,
-    /// A cipher suite by its IANA or OpenSSL name; None: what both sides prefer.
+    /// Cipher suite by its IANA or OpenSSL name. None: the preference of both sides decides.
     pub cipher: Option<String>,
-    /// Later connections may resume the session of an earlier one.
+    /// Whether later connections may resume the TLS session of an earlier one.
     pub resumption: bool,
-    /// The server's name or address as the user gave it. The certificate must carry it under `full`; a name is sent to the server.
+    /// Host name or address of the server as the user specified it. With `full`, the certificate must be valid for it. A host name is
+    /// also sent to the server if `sni` is set.
     pub server_name: Option<String>,
-    /// Send the name (SNI); addresses are never sent.
+    /// Whether to send the host name to the server (SNI). Addresses are never sent.
     pub sni: bool,
-    /// PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
+    /// Whether to begin TLS without a preceding `SSLRequest` (`sslnegotiation=direct`), which PostgreSQL supports since version 17.
     pub direct: bool,
-    /// A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
-    /// Memcached, which are not asked, it must be had.
+    /// Whether to continue without TLS if the server does not offer it, as the clients of MySQL and PostgreSQL do by default. For
+    /// Redis and Memcached, whose protocols do not negotiate TLS, TLS remains required.
     pub optional: bool,
     pub channel_binding: ChannelBinding,
 }
@@ -159,7 +163,7 @@ pub enum Algorithm {
     Zstd,
 }
 
-/// Protocol compression that must be had. `level` None: zlib 6, zstd 3.
+/// Required compression of the protocol. If `level` is None, it is 6 for zlib and 3 for zstd.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compression {
@@ -182,36 +186,37 @@ pub enum OnDisconnect {
     #[default]
     Stop,
     Reconnect,
-    /// The window ends there and is reported.
+    /// End the measured window and report it.
     End,
 }
 
-/// How each connection talks to the server.
+/// Settings of a session with the server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Session")]
 pub struct SessionJob {
     pub tls: Option<Tls>,
     pub compression: Option<Compression>,
-    /// PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP.
+    /// PEM file with the server's RSA public key, for full `caching_sha2_password` authentication over TCP without TLS.
     pub server_key_file: Option<String>,
-    /// Without that file, ask the server for its key: the key of whoever answers.
+    /// Whether to request the RSA key from the server if there is no such file. The key is not verified.
     pub fetch_server_key: bool,
-    /// The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over
-    /// TLS whose certificate is not verified, to PostgreSQL too. Never in clear over plain TCP.
+    /// Whether the password may be sent in clear text inside the protocol when the server requests it: as `mysql_clear_password` over
+    /// TLS or a Unix socket, and, to PostgreSQL too, over TLS without verification of the certificate. It is never sent over TCP
+    /// without TLS.
     pub allow_cleartext_password: bool,
-    /// Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does.
+    /// Whether to request `CLIENT_MULTI_STATEMENTS`, as sysbench does.
     pub multi_statements: bool,
-    /// PostgreSQL only: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
-    /// statement is repeated as often.
+    /// PostgreSQL only: number of statements of a transaction that are sent together, followed by one Sync message. A transaction that
+    /// consists of one statement is sent this many times.
     #[schemars(range(min = 1, max = 1000))]
     pub pipeline: u16,
     pub connect: Connect,
-    /// Transactions after which a connection is closed and opened anew, outside every latency; 0: never.
+    /// Number of transactions after which a connection is closed and reopened. No latency includes this. 0: never.
     pub reconnect_after: u64,
-    /// A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed
-    /// (`reconnect`), or ends the measured window there, which is reported with its reason (`end`, for a stalled one
-    /// too; in the warm-up the job fails).
+    /// Reaction to a connection that is lost under load. `stop`: the job fails. `reconnect`: the connection is reopened, for at most
+    /// `connect_timeout_ns`. `end`: the measured window ends and is reported with the reason, also for a stalled connection; during
+    /// the warm-up the job fails.
     pub on_disconnect: OnDisconnect,
     /// PostgreSQL only: settings of the session that are sent with the login, as libpq's `options`.
     pub options: String,
@@ -244,7 +249,7 @@ impl SessionJob {
                     matches!(tls.verify, TlsVerify::None | TlsVerify::Password)
                         || tls.ca_file.is_some()
                 }),
-                "verify needs ca_file",
+                "verify=ca and verify=full need ca_file",
             ),
             (
                 tls.is_none_or(|tls| {
@@ -255,7 +260,7 @@ impl SessionJob {
             ),
             (
                 tls.is_none_or(|tls| tls.cert_file.is_some() == tls.key_file.is_some()),
-                "cert_file and key_file come together",
+                "cert_file and key_file are only valid together",
             ),
             (
                 tls.is_none_or(|tls| !tls.optional || tls.verify == TlsVerify::None && !tls.direct),
@@ -265,11 +270,11 @@ impl SessionJob {
     }
 }
 
-/// Who serves the sockets.
+/// System interface that serves the sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Driver {
-    /// `io_uring` where the kernel has it and it pays, else epoll.
+    /// Use `io_uring` if the kernel supports it and it pays off, otherwise epoll.
     #[default]
     Auto,
     Epoll,

@@ -1,11 +1,11 @@
-//! The SQL protocol of a job, and the features that only some protocols have.
+//! The SQL protocol of a job, and rules for features that only some protocols have.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{PsMode, Rule, SessionJob, Workload};
 
-/// What the server of a workload of statements speaks, MySQL's standing for MariaDB's too; one of keys has a protocol of its own.
+/// SQL protocol of a server. MariaDB uses `mysql`. A workload of keys has its own protocols.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SqlProtocol {
@@ -15,7 +15,7 @@ pub enum SqlProtocol {
 }
 
 impl SqlProtocol {
-    /// Rules for a session in this protocol.
+    /// Return the rules of this protocol for a session.
     pub(super) fn session_rules(self, session: &SessionJob) -> Vec<Rule> {
         let postgres = self == Self::Postgresql;
         vec![
@@ -25,12 +25,12 @@ impl SqlProtocol {
             ),
             (
                 postgres || session.tls.as_ref().is_none_or(|tls| !tls.direct),
-                "TLS begins directly with PostgreSQL alone",
+                "direct TLS needs the protocol `postgresql`",
             ),
         ]
     }
 
-    /// Rules for a session and a workload in this protocol.
+    /// Return the rules of this protocol for a session and a workload.
     pub(super) fn rules(self, session: &SessionJob, workload: &Workload) -> Vec<Rule> {
         let postgres = self == Self::Postgresql;
         let mode = workload.ps_mode();
@@ -38,7 +38,7 @@ impl SqlProtocol {
         rules.extend([
             (
                 !postgres || workload.key_value().is_none(),
-                "a workload of keys has a protocol of its own",
+                "a workload of keys cannot be combined with the protocol `postgresql`",
             ),
             (
                 postgres || workload.pgbench().is_none(),

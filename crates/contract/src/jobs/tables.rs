@@ -1,4 +1,4 @@
-//! The tables job.
+//! The tables job, which prepares, warms up or removes the data of a workload.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::events::Failed;
 
-/// What is done with a workload's tables.
+/// Action on the tables of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -17,9 +17,9 @@ pub enum Action {
     Cleanup,
 }
 
-/// Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
+/// Create, warm up or drop the tables of a workload, as sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup` do.
 ///
-/// With a workload of keys: set, read or delete all of them.
+/// For a workload of keys, set, read or delete all keys.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TablesJob {
@@ -38,7 +38,7 @@ pub struct TablesJob {
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
-    /// Tables are dealt to so many connections.
+    /// Number of connections over which the tables are distributed.
     #[serde(default = "one_connection")]
     #[schemars(range(min = 1, max = 1024))]
     pub connections: u32,
@@ -61,7 +61,7 @@ const fn ten_minutes() -> u64 {
 }
 
 impl TablesJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         check_rules(
             self,

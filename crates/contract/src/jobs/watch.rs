@@ -1,4 +1,4 @@
-//! The watch job.
+//! The watch job, which records when the rows of a load become visible to other sessions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::events::Failed;
 
-/// Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first
-/// seen.
+/// Poll for the next keys that each connection of a load job inserts, over a separate connection, and log when each key is first
+/// visible.
 ///
-/// Ends after `watch_ns`, with its stdin, or when the server does. The load's keys are from one `sequence`.
+/// The job ends after `watch_ns`, at the end of stdin, or when the server fails. The keys of the load must come from one `sequence`.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchJob {
@@ -32,7 +32,7 @@ pub struct WatchJob {
     pub table: String,
     #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]
     pub column: String,
-    /// First key of the load's sequence; `step` and `connections` are the load's too.
+    /// First key of the load's sequence. `step` and `connections` must also be those of the load.
     #[serde(default = "one_u64")]
     #[schemars(range(max = (1_u64 << 62) - 1))]
     pub first: u64,
@@ -41,11 +41,11 @@ pub struct WatchJob {
     pub step: u64,
     #[schemars(range(min = 1, max = 4096))]
     pub connections: u32,
-    /// A new file: a log as that of `acknowledged`, with the outcome *seen*; sent and ended are those of the poll that
-    /// saw the key.
+    /// Path of a new file in which to log visible keys, in the format of `acknowledged`. The outcome is *seen*, and the times are
+    /// those of sending and completing the poll that returned the key.
     #[schemars(length(min = 1))]
     pub seen: String,
-    /// Between two polls.
+    /// Pause between two polls.
     #[serde(default)]
     #[schemars(range(max = crate::LONGEST_NS))]
     pub pause_ns: u64,
@@ -59,7 +59,7 @@ pub struct WatchJob {
     pub stall_timeout_ns: u64,
 }
 
-/// Whether a table or column name needs no escaping.
+/// Whether a table or column name needs no quoting.
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name
@@ -68,7 +68,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl WatchJob {
-    /// Check the bounds that the types do not enforce.
+    /// Check the schema's bounds, and the rules that the schema cannot express.
     pub fn check(&self) -> Result<(), Failed> {
         let rules = [(
             is_name(&self.table) && is_name(&self.column),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{KeyValue, Rule, unique_names};
 
-/// How row ids are drawn from `1..=table_size`.
+/// Name of a distribution of row ids over `1..=table_size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DistributionKind {
@@ -18,7 +18,7 @@ pub enum DistributionKind {
     Zipfian,
 }
 
-/// How row ids are drawn from `1..table_size`; the parameters carry sysbench's names and meaning.
+/// Distribution of row ids over `1..=table_size`. The parameters have the names and meanings of sysbench's options.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Distribution {
@@ -49,7 +49,7 @@ impl Default for Distribution {
 }
 
 impl Distribution {
-    /// Each id as likely as any other.
+    /// Return the uniform distribution.
     pub fn uniform() -> Self {
         Self {
             kind: DistributionKind::Uniform,
@@ -58,22 +58,23 @@ impl Distribution {
     }
 }
 
-/// How statements travel.
+/// How statements are sent: prepared, or as text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PsMode {
-    /// Prepared on the server where it can be.
+    /// Prepared statements, for all statements that the server can prepare.
     #[default]
     Auto,
-    /// Interpolated text.
+    /// Text with interpolated values.
     Disable,
-    /// Text, all statements of a transaction in one request.
+    /// Text, with all statements of a transaction in one request.
     Multi,
-    /// PostgreSQL only: parsed anew and unnamed for each request, the values bound.
+    /// PostgreSQL only: unnamed statements with bound values, parsed again for each request.
     Extended,
 }
 
-/// What each connection repeats. Closed by its parts: serde cannot deny unknown fields of a tagged enum itself.
+/// A workload: the transactions that each connection runs in a loop. The structs of the variants deny unknown fields, because serde
+/// cannot do so for an internally tagged enum.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Workload {
@@ -111,7 +112,8 @@ pub enum Workload {
     KeyValue(KeyValue),
 }
 
-/// One of sysbench's Lua workloads. Options that a kind does not use are ignored, as sysbench does.
+/// One of sysbench's Lua workloads. The names of the fields are those of sysbench's options. Options that do not apply to a kind are
+/// ignored, as in sysbench.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[allow(clippy::struct_excessive_bools)] // the names are the options of another program
@@ -186,14 +188,15 @@ impl Default for Sysbench {
     }
 }
 
-/// One of pgbench's built-in scripts, on pgbench's own tables; rows are drawn uniformly.
+/// One of pgbench's built-in scripts on pgbench's tables. Rows are chosen uniformly.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pgbench {
-    /// Branches; each has 10 tellers and 100,000 accounts.
+    /// Scale factor: number of branches, each with 10 tellers and 100,000 accounts.
     #[schemars(range(min = 1, max = 20_000))]
     pub scale: u32,
-    /// `auto` is pgbench's `-M prepared`, `extended` and `disable` (`-M simple`) are its other modes.
+    /// How statements are sent. `auto` corresponds to pgbench's `-M prepared`, `extended` to `-M extended`, and `disable` to `-M
+    /// simple`.
     pub db_ps_mode: PsMode,
 }
 
@@ -206,11 +209,11 @@ impl Default for Pgbench {
     }
 }
 
-/// Where a parameter's values come from.
+/// Source of a parameter's values.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Values {
-    /// first, first + step, … over all connections: each takes every n-th of n.
+    /// The sequence `first`, `first + step` and so on, shared by all n connections: each takes every n-th value.
     #[schemars(title = "SequenceValues")]
     Sequence {
         #[serde(default = "one_u64")]
@@ -220,7 +223,7 @@ pub enum Values {
         #[schemars(range(min = 1, max = i32::MAX))]
         step: u64,
     },
-    /// Drawn from low..=high by a distribution.
+    /// Random integers from `low` to `high`, both included.
     #[schemars(title = "IntegerValues")]
     Integer {
         #[serde(default = "one_u64")]
@@ -231,7 +234,7 @@ pub enum Values {
         #[serde(default = "Distribution::uniform")]
         distribution: Distribution,
     },
-    /// A string of `length` bytes; about the share `compressible` of it is one repeated phrase, the rest random.
+    /// A random string of `length` bytes. Roughly a fraction `compressible` of it repeats one phrase; the rest is random.
     #[schemars(title = "TextValues")]
     Text {
         #[schemars(range(min = 1, max = 1_048_576))]
@@ -244,7 +247,7 @@ pub enum Values {
     },
     #[schemars(title = "ConstantValue")]
     Constant { value: Constant },
-    /// The value that parameter `index` (from 0) of the same transaction's statement `statement` had last.
+    /// The latest value, within the same transaction, of parameter `index` (counted from 0) of `statement`.
     #[schemars(title = "SameValue")]
     Same {
         statement: String,
@@ -254,7 +257,8 @@ pub enum Values {
 }
 
 impl Values {
-    /// Maximum bytes of a text value with its quotes escaped; 0 for numbers, which are short, and for `Same`, which the caller counts.
+    /// Upper bound of the size of a text value in bytes, with quotes escaped. 0 for numbers, which are short, and for `Same`, whose
+    /// size the caller adds.
     fn max_text_bytes(&self) -> u64 {
         match self {
             Self::Text { length, .. } => u64::from(*length),
@@ -285,7 +289,7 @@ const fn one_u64() -> u64 {
     1
 }
 
-/// SQL with a `?` for each parameter.
+/// An SQL statement with a `?` for each parameter.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CustomStatement {
@@ -305,7 +309,7 @@ pub struct CustomStep {
     #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub repeat: u32,
-    /// Pause before each of them; part of the transaction's latency, not of the statement's.
+    /// Pause before each repetition. The latency of the transaction includes it, and that of the statement does not.
     #[serde(default)]
     #[schemars(range(max = crate::LONGEST_NS))]
     pub think_ns: u64,
@@ -315,7 +319,8 @@ const fn one_u32() -> u32 {
     1
 }
 
-/// Steps in order. Among several transactions each one is drawn with its share of all weights.
+/// A transaction: steps in order. If there are several transactions, each is chosen with a probability of its weight divided by the
+/// sum of all weights.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CustomTransaction {
@@ -328,7 +333,7 @@ pub struct CustomTransaction {
     pub steps: Vec<CustomStep>,
 }
 
-/// A workload of one's own; `howfar load --workload FILE.toml` reads it.
+/// A user-defined workload, as `howfar load --workload FILE.toml` reads it.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Custom {
@@ -336,9 +341,10 @@ pub struct Custom {
     pub statements: Vec<CustomStatement>,
     #[schemars(length(min = 1, max = 256))]
     pub transactions: Vec<CustomTransaction>,
-    /// SQL of `howfar load … prepare`, in order; `cleanup` likewise.
+    /// Statements that `howfar load … prepare` executes, in order.
     #[serde(default)]
     pub prepare: Vec<String>,
+    /// Statements that `howfar load … cleanup` executes, in order.
     #[serde(default)]
     pub cleanup: Vec<String>,
     #[serde(default)]
@@ -346,7 +352,7 @@ pub struct Custom {
 }
 
 impl Workload {
-    /// Whether a statement has a pause before it.
+    /// Whether any step has a pause before its statement.
     pub(super) fn has_think_time(&self) -> bool {
         let Self::Custom(custom) = self else {
             return false;
@@ -358,7 +364,7 @@ impl Workload {
         steps.any(|step| step.think_ns > 0)
     }
 
-    /// How statements are sent.
+    /// Return how statements are sent.
     pub fn ps_mode(&self) -> PsMode {
         match self {
             Self::Custom(custom) => custom.db_ps_mode,
@@ -371,7 +377,7 @@ impl Workload {
         }
     }
 
-    /// The options, if it is one of sysbench's workloads.
+    /// Return the options if this is one of sysbench's workloads.
     pub fn sysbench(&self) -> Option<&Sysbench> {
         match self {
             Self::OltpReadOnly(load)
@@ -389,7 +395,7 @@ impl Workload {
         }
     }
 
-    /// The options, if it is one of pgbench's workloads.
+    /// Return the options if this is one of pgbench's workloads.
     pub fn pgbench(&self) -> Option<&Pgbench> {
         match self {
             Self::SelectOnly(load) | Self::SimpleUpdate(load) | Self::TpcbLike(load) => Some(load),
@@ -397,7 +403,7 @@ impl Workload {
         }
     }
 
-    /// What is wrong with a custom workload beyond its rules; None for the others.
+    /// Describe the first violation in a custom workload that its rules do not cover, or return `None`.
     pub(super) fn find_violation(&self) -> Option<String> {
         match self {
             Self::Custom(custom) => custom.find_violation(),
@@ -420,12 +426,13 @@ impl Workload {
     }
 }
 
-/// Maximum bytes of a statement, or of a transaction that is one text: MySQL's protocol needs several packets for more.
+/// Maximum size in bytes of a statement, and of a transaction that is sent as one text. MySQL's protocol would need several packets
+/// for more.
 const MAX_SQL_BYTES: u64 = (1 << 24) - 256;
 
 impl Sysbench {
-    /// Maximum bytes of a transaction that is one text. Only statements with a configurable count can add up; `bulk_insert` splits its
-    /// own requests.
+    /// Maximum size in bytes of a transaction that is sent as one text. Only statements whose number is configurable can add up to
+    /// that much; `bulk_insert` splits its own requests.
     fn max_request_bytes(&self) -> u64 {
         const MAX_STATEMENT_BYTES: u64 = 512;
         let reads = [
@@ -446,7 +453,7 @@ impl Sysbench {
 }
 
 impl Custom {
-    /// The first statement or transaction that refers to something that is not there, or is too long, in words.
+    /// Describe the first statement or transaction that refers to something undefined or is too long.
     pub(super) fn find_violation(&self) -> Option<String> {
         self.find_broken_reference()
             .or_else(|| self.find_too_long())
@@ -467,7 +474,7 @@ impl Custom {
         for statement in &self.statements {
             if statement.parameters.iter().any(repeats_nothing) {
                 return Some(format!(
-                    "statement {} repeats a parameter that is not there",
+                    "statement {} repeats a parameter that does not exist",
                     statement.name
                 ));
             }
@@ -476,7 +483,7 @@ impl Custom {
             for step in &transaction.steps {
                 if find(&step.statement).is_none() {
                     return Some(format!(
-                        "transaction {} names statement {}, which is not there",
+                        "transaction {} refers to statement {}, which does not exist",
                         transaction.name, step.statement
                     ));
                 }
@@ -485,7 +492,8 @@ impl Custom {
         None
     }
 
-    /// What is sent at once is a statement with its values, quoted or not, or a transaction that is one text.
+    /// Describe the first request that is too long. A request is a statement with its values, or a transaction that is sent as one
+    /// text.
     fn find_too_long(&self) -> Option<String> {
         const OVERHEAD_PER_VALUE: u64 = 32;
         let max_value_bytes = self
@@ -542,21 +550,21 @@ impl Custom {
         vec![
             (
                 !self.statements.is_empty() && !self.transactions.is_empty(),
-                "a workload has statements and transactions",
+                "a workload must have at least one statement and one transaction",
             ),
             unique_names(&self.statements),
             (
                 self.transactions
                     .iter()
                     .all(|transaction| transaction.weight > 0 && !transaction.steps.is_empty()),
-                "a transaction has a weight and steps",
+                "a transaction must have a weight above 0 and at least one step",
             ),
             (
                 self.parameters().all(|values| match values {
                     Values::Integer { low, high, .. } => low <= high,
                     _ => true,
                 }),
-                "a parameter's values are out of bounds",
+                "the values of a parameter need low <= high",
             ),
         ]
     }
