@@ -73,8 +73,8 @@ def mysql(server: LocalServer, tls: Tls | None = None) -> Service:
 def make_script(server: LocalServer, stores: tuple[Store, Store], **changes: Any) -> PageScript:
     fields = {
         "mysql": mysql(server),
-        "redis": Service(target=stores[0].unix),
-        "memcached": Service(target=stores[1].unix),
+        "redis": Service(user="", database="", target=stores[0].unix),
+        "memcached": Service(user="", database="", target=stores[1].unix),
         "statements": STATEMENTS,
         "redis_keys": REDIS_KEYS,
         "memcached_keys": MEMCACHED_KEYS,
@@ -87,7 +87,7 @@ def make_script(server: LocalServer, stores: tuple[Store, Store], **changes: Any
 def make_computing_script(store: Store, cpu_ns: int) -> PageScript:
     """A page with one request and this CPU time."""
     steps = (GetStep(store="redis"), CpuStep(cpu_ns=cpu_ns))
-    return PageScript(redis=Service(target=store.unix), redis_keys=REDIS_KEYS, steps=steps)
+    return PageScript(redis=Service(user="", database="", target=store.unix), redis_keys=REDIS_KEYS, steps=steps)
 
 
 def make_job(script: PageScript, **changes: Any) -> PageJob:

@@ -144,7 +144,7 @@ def test_an_engine_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypat
 
 
 def test_a_page_job_may_open_one_service_after_the_other() -> None:
-    place = Service(target=UnixTarget(path="/s"))
+    place = Service(user="", database="", target=UnixTarget(path="/s"))
     script = PageScript(
         mysql=place, statements=(CustomStatement(name="a", sql="SELECT 1"),), steps=(QueryStep(statement="a"),)
     )

@@ -184,7 +184,11 @@ def test_a_store_is_filled_when_it_says_so_itself(held: int, fine: bool, monkeyp
 
     monkeypatch.setattr(fill, "EngineProcess", Engine)
     place = ServiceEndpoint(
-        Service(target=TcpTarget(host="127.0.0.1", port=6379)), "redis", "7", 1, count_keys=lambda: held
+        Service(user="", database="", target=TcpTarget(host="127.0.0.1", port=6379)),
+        "redis",
+        "7",
+        1,
+        count_keys=lambda: held,
     )
     keys = KeyValue(protocol="resp3", keys=1000)
     if fine:

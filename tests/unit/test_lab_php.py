@@ -41,7 +41,7 @@ from howfar.experiments.page.lab.php_fpm import (
     shorten_for_proof,
 )
 
-PLACE = Service(target=UnixTarget(path="/s"))
+PLACE = Service(user="", database="", target=UnixTarget(path="/s"))
 FAR = TcpTarget(host="127.0.0.1", port=1)
 
 
@@ -79,7 +79,11 @@ def test_a_page_for_the_proof_has_its_turns_and_does_not_compute() -> None:
 
 def test_what_plans_ask_is_taken() -> None:
     check_supported(script(IntegerValues(high=10), TextValues(length=3)))
-    check_supported(script(mysql=Service(target=FAR, tls=Tls(ca_file="ca.pem", verify="full", server_name="x"))))
+    check_supported(
+        script(
+            mysql=Service(user="", database="", target=FAR, tls=Tls(ca_file="ca.pem", verify="full", server_name="x"))
+        )
+    )
 
 
 ZIPF = Distribution(kind="zipfian")
@@ -92,9 +96,15 @@ ZIPF = Distribution(kind="zipfian")
         (script(SequenceValues()), "sequence"),
         (script(TextValues(length=3, compressible=0.5)), "random letters"),
         (script(redis_keys=KeyValue(protocol="resp2", distribution=ZIPF)), "zipfian"),
-        (script(memcached=Service(target=FAR, tls=Tls(ca_file="ca.pem"))), "memcached does not support TLS"),
-        (script(redis=Service(target=FAR, tls=Tls(ca_file="ca.pem", versions="1.2"))), "redis: PHP's drivers"),
-        (script(mysql=Service(target=FAR, tls=Tls())), "mysql: PHP's drivers"),
+        (
+            script(memcached=Service(user="", database="", target=FAR, tls=Tls(ca_file="ca.pem"))),
+            "memcached does not support TLS",
+        ),
+        (
+            script(redis=Service(user="", database="", target=FAR, tls=Tls(ca_file="ca.pem", versions="1.2"))),
+            "redis: PHP's drivers",
+        ),
+        (script(mysql=Service(user="", database="", target=FAR, tls=Tls())), "mysql: PHP's drivers"),
     ],
 )
 def test_what_php_would_do_otherwise_is_refused(requested: PageScript, says: str) -> None:

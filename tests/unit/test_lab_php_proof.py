@@ -101,7 +101,7 @@ def proven(**changes: Any) -> PageProof:
     server = MadeServer()
     pages = MadePages(server, **changes)
     script = PageScript(
-        mysql=Service(target=UnixTarget(path="/s")),
+        mysql=Service(user="", database="", target=UnixTarget(path="/s")),
         statements=(CustomStatement(name="one", sql="SELECT 1"),),
         steps=(QueryStep(statement="one", repeat=ROUND_TRIPS),),
         connect="persistent" if pages.persistent else "per_page",

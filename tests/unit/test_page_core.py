@@ -111,9 +111,9 @@ def _ready(receipt: Receipt, **services: Receipt) -> Ready:
 def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
     socket = UnixTarget(path="/s")
     script = PageScript(
-        mysql=Service(target=TCP),
-        redis=Service(target=TCP, tls=Tls()),
-        memcached=Service(target=socket),
+        mysql=Service(user="", database="", target=TCP),
+        redis=Service(user="", database="", target=TCP, tls=Tls()),
+        memcached=Service(user="", database="", target=socket),
         redis_keys=KeyValue(protocol="resp2"),
         memcached_keys=KeyValue(protocol="memcached_text"),
         steps=(GetStep(store="redis"),),
@@ -128,7 +128,11 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
 
 def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
     """A proxy that terminates TLS leaves the client with TLS and the server with a plain session."""
-    script = PageScript(postgresql=Service(target=TCP, tls=Tls()), statements=SELECT, steps=(QueryStep(statement="a"),))
+    script = PageScript(
+        postgresql=Service(user="", database="", target=TCP, tls=Tls()),
+        statements=SELECT,
+        steps=(QueryStep(statement="a"),),
+    )
     ours = {"tls_client_version": "TLSv1.3", "tls_client_cipher": "TLS_AES_256_GCM_SHA384"}
     (sentence,) = page_mismatches(_page(script), _ready(plain_receipt(), postgresql=plain_receipt(**ours)))
     assert sentence.startswith("postgresql: ") and "the server reports no TLS" in sentence

@@ -74,7 +74,7 @@ application = "engine"
 threads = [8]
 """
 SERVICES: dict[ServiceName, Service] = {
-    name: Service(target=UnixTarget(path=f"/{name}")) for name in ("mysql", "redis", "memcached")
+    name: Service(user="", database="", target=UnixTarget(path=f"/{name}")) for name in ("mysql", "redis", "memcached")
 }
 
 

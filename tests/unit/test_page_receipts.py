@@ -37,7 +37,9 @@ SPEC = PageSpec(round_trips={"mysql": 3, "redis": 2}, keys={"redis": 11}, app_cp
 TARGET = UnixTarget(path="/s")
 STEPS = (QueryStep(statement="one"), CpuStep(cpu_ns=1))
 SCRIPT = PageScript(
-    mysql=Service(target=TARGET), statements=(CustomStatement(name="one", sql="SELECT 1"),), steps=STEPS
+    mysql=Service(user="", database="", target=TARGET),
+    statements=(CustomStatement(name="one", sql="SELECT 1"),),
+    steps=STEPS,
 )
 PHP = FastCgi(target=TARGET, parameters={})
 REPORTED = {

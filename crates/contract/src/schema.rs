@@ -27,6 +27,7 @@ impl Default for Contract {
             inputs: settings.clone().for_deserialize().into_generator(),
             events: settings.for_serialize().into_generator(),
         };
+        contract.add_input::<jobs::ServerLogin>();
         contract.add_input::<jobs::LoadJob>();
         contract.add_input::<jobs::TablesJob>();
         contract.add_input::<jobs::WatchJob>();

@@ -51,13 +51,13 @@ fn find_examples(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 #[test]
 fn load_jobs_are_read() {
     let unix = parse_load_job(&text("job.load.unix.json")).expect("the job is valid");
-    assert_eq!(&*unix.password, "a \"quoted\" pässword");
+    assert_eq!(&*unix.login.password, "a \"quoted\" pässword");
     assert_eq!(unix.observe.len(), 3);
-    assert!(matches!(unix.target, Target::Unix { .. }));
+    assert!(matches!(unix.login.target, Target::Unix { .. }));
     let tcp = parse_load_job(&text("job.load.tcp.json")).expect("the job is valid");
     assert_eq!(tcp.seed, (1 << 63) - 1);
     assert_eq!(tcp.connections, 1000);
-    assert!(matches!(tcp.target, Target::Tcp { port: 1, .. }));
+    assert!(matches!(tcp.login.target, Target::Tcp { port: 1, .. }));
     assert!(matches!(tcp.workload, Workload::OltpReadWrite(_)));
     let custom = parse_load_job(&text("job.load.custom.json")).expect("the job is valid");
     assert!(matches!(custom.workload, Workload::Custom(_)));

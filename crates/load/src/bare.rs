@@ -105,7 +105,7 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
         plan.job.client_work,
         plan.job.ignore_errors.clone(),
     );
-    let target = &plan.job.target;
+    let target = &plan.job.login.target;
     let translate = |error: ConnectionError| error.translate(target, None);
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut answer_bytes = 0;
@@ -175,7 +175,7 @@ fn exchange(
         None => exchange_blocking(plan, &connections[0], until_ns, &mut buffer),
         Some(ring) => exchange_over_ring(plan, ring, &mut connections, until_ns, &mut buffer),
     };
-    outcome.map_err(|error| failure::connection_broken(&plan.job.target, &error))
+    outcome.map_err(|error| failure::connection_broken(&plan.job.login.target, &error))
 }
 
 /// Send and receive on a single connection, blocking.

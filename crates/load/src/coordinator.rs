@@ -40,8 +40,8 @@ const OPENING_CHECK: Duration = Duration::from_millis(50);
 /// Check and parse a job; return its plan and the CPUs that it may use.
 pub(crate) fn make_plan(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
     let program = check(&job)?;
-    let address = Address::parse(&job.target)?;
-    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let address = Address::parse(&job.login.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.login.target)?;
     let plan = Arc::new(Plan {
         job,
         address,

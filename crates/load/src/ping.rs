@@ -14,7 +14,6 @@ use howfar_contract::jobs::{
     Workload,
 };
 use howfar_contract::{FailCode, Failed, emit_or_fail, internal};
-use howfar_wire::mysql::handshake::Account;
 use howfar_wire::recognise::FirstBytes;
 use howfar_wire::{mysql, postgres, redis};
 use rustix::io::{Errno, ioctl_fionbio};
@@ -51,15 +50,10 @@ const GOODBYE_TIMEOUT_NS: u64 = 500_000_000;
 /// Run the commands of a job until it is over.
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     job.check()?;
-    let address = Address::parse(&job.target)?;
-    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let address = Address::parse(&job.login.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.login.target)?;
     let program = program_for(job.protocol)?;
-    let account = Account {
-        user: &job.user,
-        password: &job.password,
-        database: &job.database,
-    };
-    let parameters = LoginParameters::new(&job.target, account, &channel_options, &program);
+    let parameters = LoginParameters::from_login(&job.login, &channel_options, &program);
     let mut connection: Option<Connection<'_>> = None;
     let commands = Commands::begin()?;
     while let Some(command) = commands.next()? {
@@ -78,7 +72,7 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
                         connection = Some(Connection::new(
                             opening.socket,
                             opening.session,
-                            &job.target,
+                            &job.login.target,
                             parameters.expected_protocol(),
                             job.step_timeout_ns,
                             commands.job_over.clone(),

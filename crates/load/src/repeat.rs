@@ -9,7 +9,6 @@ use std::time::Duration;
 use howfar_contract::events::Repeated;
 use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, find_preopened_connections};
 use howfar_contract::{Failed, internal};
-use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
@@ -25,17 +24,12 @@ const MAX_SPIN_NS: u64 = 20_000_000;
 /// Run a job to its end, and emit an event for each page.
 pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     job.check()?;
-    let address = Address::parse(&job.target)?;
-    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let address = Address::parse(&job.login.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.login.target)?;
     let program = unprepared_program(job.protocol);
-    let account = Account {
-        user: &job.user,
-        password: &job.password,
-        database: &job.database,
-    };
     let parameters = LoginParameters {
         read_only: job.read_only,
-        ..LoginParameters::new(&job.target, account, &channel_options, &program)
+        ..LoginParameters::from_login(&job.login, &channel_options, &program)
     };
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,

@@ -5,7 +5,7 @@
 
 use howfar_contract::Failed;
 use howfar_contract::events::StepName;
-use howfar_contract::jobs::{self, SqlProtocol, Target};
+use howfar_contract::jobs::{self, ServerLogin, SqlProtocol, Target};
 use howfar_wire::keyvalue::{CommandCounts, ErrorReply, ExpectReplies};
 use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::answer::AnswerCounts;
@@ -33,6 +33,20 @@ pub(crate) struct LoginParameters<'a> {
 }
 
 impl<'a> LoginParameters<'a> {
+    /// Parameters for sessions with the server of `login` that may write, and whose rows are not decoded.
+    pub(crate) fn from_login(
+        login: &'a ServerLogin,
+        channel_options: &'a ChannelOptions,
+        program: &'a Program,
+    ) -> Self {
+        let account = Account {
+            user: &login.user,
+            password: &login.password,
+            database: &login.database,
+        };
+        Self::new(&login.target, account, channel_options, program)
+    }
+
     /// Parameters for sessions that may write, and whose rows are not decoded.
     pub(crate) fn new(
         target: &'a Target,

@@ -13,7 +13,6 @@ use std::time::Duration;
 use howfar_contract::events::{Watched, Watching};
 use howfar_contract::jobs::{SqlProtocol, WatchJob};
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::{KeyOutcome, Log, LogFile};
 use crate::channel::ChannelOptions;
@@ -31,15 +30,10 @@ const KEYS_AHEAD: u64 = 4;
 pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     job.check()?;
     LogFile::check_is_new(&job.seen)?;
-    let address = Address::parse(&job.target)?;
-    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let address = Address::parse(&job.login.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.login.target)?;
     let program = unprepared_program(job.protocol);
-    let account = Account {
-        user: &job.user,
-        password: &job.password,
-        database: &job.database,
-    };
-    let parameters = LoginParameters::new(&job.target, account, &channel_options, &program);
+    let parameters = LoginParameters::from_login(&job.login, &channel_options, &program);
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,
         statement_timeout_ns: job.stall_timeout_ns,

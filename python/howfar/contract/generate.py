@@ -65,6 +65,8 @@ _CONSTANTS: Final = {
     "LONGEST_VALUE": ("FixedSize", "bytes"),
 }
 """Maximum values of fields, as constants to which Python refers."""
+_BASES: Final = ("ServerLogin",)
+"""Messages that are base classes: a message that contains all their fields, with the same types, inherits these."""
 _BOUNDS: Final = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt", "minLength": "min_length",
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
@@ -150,7 +152,7 @@ class Generator:
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
         unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
         return {
-            PING_TARGET: _HEADER.format("The messages that measure the latency of a server: a part of `messages.py`.", "")
+            PING_TARGET: _HEADER.format("The messages that measure latency: a part of `messages.py`.", "")
             + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
             + "\n",
             RECEIPT_TARGET: _HEADER.format("The messages that receipts hold: a part of `messages.py`.", "")
@@ -192,7 +194,7 @@ class Generator:
             return
         self.done.add(name)
         part = self.defs[name]
-        for other in _references(part):
+        for other in [*_references(part), *self._bases(name)]:
             self._define(other)
         if "properties" in part or part.get("type") == "object":
             self.parts.append(self._model(name, part))
@@ -208,11 +210,15 @@ class Generator:
     def _model(self, name: str, part: JsonSchema) -> str:
         self.counts = name in self._stored_names
         self.bounded = self.counts or ("event" not in part.get("properties", {}) and name in self._sent_names)
-        lines = [f"class {name}(Message):"]
+        bases = self._bases(name)
+        inherited = {field for base in bases for field in self.defs[base]["properties"]}
+        lines = [f"class {name}({', '.join(bases) or 'Message'}):"]
         if "description" in part:
             lines.append(_docstring(part["description"]))
         before: list[str] = []
         for field, kind in part.get("properties", {}).items():
+            if field in inherited:
+                continue
             for tag in TAGS:
                 if field == tag and "const" in kind:
                     self.tagged[tag][kind["const"]] = name
@@ -227,6 +233,10 @@ class Generator:
         if len(lines) == 1:
             lines.append("    pass")
         return "".join(before) + "\n".join(lines)
+
+    def _bases(self, name: str) -> list[str]:
+        fields = self.defs[name].get("properties", {}).items()
+        return [base for base in _BASES if base != name and self.defs[base]["properties"].items() <= fields]
 
     @cached_property
     def _sent_names(self) -> set[str]:

@@ -27,6 +27,7 @@ from howfar.contract.ping_messages import (
     PROTOCOL_VERSION as PROTOCOL_VERSION,
     PingJob as PingJob,
     PingRequest as PingRequest,
+    ServerLogin as ServerLogin,
     Session as Session,
     Step as Step,
     Target as Target,
@@ -80,13 +81,9 @@ class AnswerJob(Message):
     """`sizes` unless a program in between reads a protocol."""
 
 
-class Service(Message):
+class Service(ServerLogin):
     """Address and login of one service of a page. The `ready` event has a receipt for each."""
 
-    target: Target
-    user: str = ""
-    password: str = Field(default="", repr=False)
-    database: str = ""
     tls: Tls | None = None
     fetch_server_key: bool = False
     """Whether to request the server's RSA key, as in `Session`."""
@@ -571,7 +568,7 @@ class Observed(Message):
     pid: int = Field(ge=1)
 
 
-class LoadJob(Message):
+class LoadJob(ServerLogin):
     """Load on one server. Without `arrivals` it is a closed loop: each connection sends its next transaction when the previous one
     has been answered."""
 
@@ -579,12 +576,6 @@ class LoadJob(Message):
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql"] = "mysql"
     """Protocol of the server, for SQL workloads. A workload of keys names its own protocol."""
-    target: Target
-    user: str
-    """User name. Empty for Redis's default user and for Memcached, which also needs no password and no database."""
-    password: str = Field(default="", repr=False)
-    database: str
-    """Name of the database. For Redis, its number; empty means 0."""
     session: Session = Session()
     workload: Workload
     connections: int = Field(ge=1, le=65_536)
@@ -783,16 +774,12 @@ class RepeatPage(Message):
     rest_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
 
 
-class RepeatJob(Message):
+class RepeatJob(ServerLogin):
     """Repeat the round trips of recorded pages on a real server, one after the other, with the statements that the user provides."""
 
     job: Literal["repeat"] = "repeat"
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql"] = "mysql"
-    target: Target
-    user: str
-    password: str = Field(default="", repr=False)
-    database: str
     session: Session = Session()
     statements: tuple[str, ...]
     """Complete statements, including their literals."""
@@ -857,7 +844,7 @@ class SetLink(Message):
     to_client: Direction
 
 
-class TablesJob(Message):
+class TablesJob(ServerLogin):
     """Create, warm up or drop the tables of a workload, as sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup` do.
 
     For a workload of keys, set, read or delete all keys.
@@ -867,10 +854,6 @@ class TablesJob(Message):
     version: Literal[2] = 2
     action: Literal["prepare", "warmup", "cleanup"]
     protocol: Literal["mysql", "postgresql"] = "mysql"
-    target: Target
-    user: str
-    password: str = Field(default="", repr=False)
-    database: str
     session: Session = Session()
     workload: Workload
     connections: int = Field(default=1, ge=1, le=1024)
@@ -926,7 +909,7 @@ class UsageJob(Message):
     measure_ns: int = Field(ge=1, le=86_400_000_000_000)
 
 
-class WatchJob(Message):
+class WatchJob(ServerLogin):
     """Poll for the next keys that each connection of a load job inserts, over a separate connection, and log when each key is first
     visible.
 
@@ -937,10 +920,6 @@ class WatchJob(Message):
     job: Literal["watch"] = "watch"
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql"] = "mysql"
-    target: Target
-    user: str
-    password: str = Field(default="", repr=False)
-    database: str
     session: Session = Session()
     table: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
     column: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")

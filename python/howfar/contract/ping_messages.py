@@ -1,4 +1,4 @@
-"""The messages that measure the latency of a server: a part of `messages.py`. Generated from `schema/contract.json` by `generate.py`: do not edit."""
+"""The messages that measure latency: a part of `messages.py`. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
 # ruff: noqa: E402, I001, RUF100
 from typing import Annotated, Final, Literal
@@ -93,19 +93,24 @@ class Session(Message):
     """PostgreSQL only: settings of the session that are sent with the login, as libpq's `options`."""
 
 
-class PingJob(Message):
+class ServerLogin(Message):
+    """Address of a server, and the account for logging in to it."""
+
+    target: Target
+    user: str
+    """User name. Empty for Redis's default user and for Memcached, which also needs no password and no database."""
+    password: str = Field(default="", repr=False)
+    database: str
+    """Name of the database. For Redis, its number; empty means 0."""
+
+
+class PingJob(ServerLogin):
     """Measure the latency of opening connections and of requests to one server, one at a time. The job executes the commands on its
     stdin and ends at the end of stdin."""
 
     job: Literal["ping"] = "ping"
     version: Literal[2] = 2
     protocol: Literal["mysql", "postgresql", "redis", "memcached"]
-    target: Target
-    user: str
-    """User name. Empty for Redis's default user and for Memcached."""
-    password: str = Field(default="", repr=False)
-    database: str
-    """Name of the database. For Redis, its number; empty means 0."""
     session: Session = Session()
     step_timeout_ns: int = Field(ge=1, le=86_400_000_000_000)
     """Time limit for each step of opening a connection and for each answer."""

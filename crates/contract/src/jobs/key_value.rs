@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Distribution, Rule, SessionJob, Workload};
+use super::{Distribution, Rule, ServerLogin, SessionJob, Workload};
 
 const KEY_DIGITS: u64 = 12;
 /// Maximum size of the values and keys in one request or reply, in bytes. A connection's buffer holds that much.
@@ -222,14 +222,10 @@ impl Workload {
         }
     }
 
-    /// Return the rules of this workload for its session. `account` is the user, the password and the database.
-    pub(super) fn session_rules(
-        &self,
-        session: &SessionJob,
-        account: (&str, &str, &str),
-    ) -> Vec<Rule> {
+    /// Return the rules of this workload for its session.
+    pub(super) fn session_rules(&self, session: &SessionJob, login: &ServerLogin) -> Vec<Rule> {
         self.key_value()
-            .map_or_else(Vec::new, |load| load.session_rules(session, account))
+            .map_or_else(Vec::new, |load| load.session_rules(session, login))
     }
 }
 
@@ -280,11 +276,8 @@ impl KeyValue {
     }
 
     /// Return the rules of this workload for its session.
-    pub(super) fn session_rules(
-        &self,
-        session: &SessionJob,
-        (user, password, database): (&str, &str, &str),
-    ) -> Vec<Rule> {
+    pub(super) fn session_rules(&self, session: &SessionJob, login: &ServerLogin) -> Vec<Rule> {
+        let (user, password, database) = (&*login.user, &*login.password, &*login.database);
         let is_redis = self.protocol.is_redis();
         vec![
             (
@@ -347,10 +340,14 @@ mod tests {
 
     #[test]
     fn sessions_request_only_features_of_their_protocol() {
-        let is_allowed = |protocol, account| {
+        let is_allowed = |protocol, (user, password, database): (&str, &str, &str)| {
             let mut load = load("");
             load.protocol = protocol;
-            let rules = load.session_rules(&SessionJob::default(), account);
+            let login = serde_json::json!({
+                "target": {"kind": "unix", "path": "/s"}, "user": user, "password": password, "database": database,
+            });
+            let login = serde_json::from_value(login).expect("the JSON is valid");
+            let rules = load.session_rules(&SessionJob::default(), &login);
             rules.iter().all(|(holds, _)| *holds)
         };
         assert!(is_allowed(Protocol::Resp2, ("me", "secret", "3")));

@@ -3,8 +3,8 @@
 mod held;
 mod key_value;
 mod keys;
+mod login;
 mod page;
-mod password;
 mod ping;
 mod repeat;
 mod session;
@@ -23,8 +23,8 @@ use crate::events::{FailCode, Failed};
 
 pub use held::{Begin, UsageJob};
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
+pub use login::{Password, ServerLogin};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
-pub use password::Password;
 pub use ping::{PingCommand, PingJob, PingProtocol, PingRequest};
 pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, find_preopened_connections};
 pub use session::{
@@ -151,13 +151,8 @@ pub struct LoadJob {
     /// Protocol of the server, for SQL workloads. A workload of keys names its own protocol.
     #[serde(default)]
     pub protocol: SqlProtocol,
-    pub target: Target,
-    /// User name. Empty for Redis's default user and for Memcached, which also needs no password and no database.
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    /// Name of the database. For Redis, its number; empty means 0.
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
@@ -299,10 +294,7 @@ impl LoadJob {
                 .chain(self.session.rules())
                 .chain(self.workload.rules())
                 .chain(self.protocol.rules(&self.session, &self.workload))
-                .chain(
-                    self.workload
-                        .session_rules(&self.session, (&self.user, &self.password, &self.database)),
-                ),
+                .chain(self.workload.session_rules(&self.session, &self.login)),
         )?;
         refuse(self.workload.find_violation())
     }

@@ -7,9 +7,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, Password,
-    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, check_rules, one_second, refuse,
-    ten_seconds, thirty_seconds, unique_names,
+    Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, PsMode,
+    Rule, ServerLogin, SessionJob, SqlProtocol, Target, Tls, Workload, check_rules, one_second,
+    refuse, ten_seconds, thirty_seconds, unique_names,
 };
 use crate::events::Failed;
 
@@ -20,13 +20,8 @@ const MAX_ROUND_TRIPS: u64 = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    pub target: Target,
-    #[serde(default)]
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    #[serde(default)]
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub tls: Option<Tls>,
     /// Whether to request the server's RSA key, as in `Session`.
@@ -371,9 +366,8 @@ impl PageScript {
                 keys.fits_at_once(keys_per_step.max().unwrap_or(1)),
                 "keys_each of a step times the longest value with its key must be 64 MiB at most",
             ));
-            let account = (&*service.user, &*service.password, &*service.database);
             rules.extend(keys.rules());
-            rules.extend(keys.session_rules(&service.session(), account));
+            rules.extend(keys.session_rules(&service.session(), &service.login));
             rules.extend(service.session().rules());
         }
         rules

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, check_rules};
+use super::{ServerLogin, SessionJob, SqlProtocol, check_rules};
 use crate::events::Failed;
 
 /// Maximum number of rounds of an `ask` command.
@@ -43,13 +43,8 @@ pub struct PingJob {
     #[schemars(extend("const" = 2))]
     pub version: u32,
     pub protocol: PingProtocol,
-    pub target: Target,
-    /// User name. Empty for Redis's default user and for Memcached.
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    /// Name of the database. For Redis, its number; empty means 0.
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub session: SessionJob,
     /// Time limit for each step of opening a connection and for each answer.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, check_rules, ten_seconds, thirty_seconds};
+use super::{ServerLogin, SessionJob, SqlProtocol, check_rules, ten_seconds, thirty_seconds};
 use crate::events::Failed;
 
 /// One round trip. It begins `gap_ns` after the previous one has ended.
@@ -50,11 +50,8 @@ pub struct RepeatJob {
     pub version: u32,
     #[serde(default)]
     pub protocol: SqlProtocol,
-    pub target: Target,
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub session: SessionJob,
     /// Complete statements, including their literals.

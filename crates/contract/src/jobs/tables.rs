@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Password, SessionJob, SqlProtocol, Target, Workload, check_rules, refuse, ten_seconds,
-};
+use super::{ServerLogin, SessionJob, SqlProtocol, Workload, check_rules, refuse, ten_seconds};
 use crate::events::Failed;
 
 /// Action on the tables of a workload.
@@ -30,11 +28,8 @@ pub struct TablesJob {
     pub action: Action,
     #[serde(default)]
     pub protocol: SqlProtocol,
-    pub target: Target,
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
@@ -70,10 +65,7 @@ impl TablesJob {
                 .into_iter()
                 .chain(self.workload.rules())
                 .chain(self.protocol.rules(&self.session, &self.workload))
-                .chain(
-                    self.workload
-                        .session_rules(&self.session, (&self.user, &self.password, &self.database)),
-                ),
+                .chain(self.workload.session_rules(&self.session, &self.login)),
         )?;
         refuse(self.workload.find_violation())
     }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Password, SessionJob, SqlProtocol, Target, check_rules, one_u64, ten_seconds, thirty_seconds,
+    ServerLogin, SessionJob, SqlProtocol, check_rules, one_u64, ten_seconds, thirty_seconds,
 };
 use crate::events::Failed;
 
@@ -21,11 +21,8 @@ pub struct WatchJob {
     pub version: u32,
     #[serde(default)]
     pub protocol: SqlProtocol,
-    pub target: Target,
-    pub user: String,
-    #[serde(default)]
-    pub password: Password,
-    pub database: String,
+    #[serde(flatten)]
+    pub login: ServerLogin,
     #[serde(default)]
     pub session: SessionJob,
     #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]

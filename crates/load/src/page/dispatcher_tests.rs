@@ -10,7 +10,7 @@ use super::*;
 /// A burst of three pages, 150 ms after the load begins: half of the 300 ms (3 pages / 10 per s) between bursts.
 const JOB: &str = r#"{"job":"page","version":2,"workers":3,"seed":1,"warmup_ns":0,"measure_ns":1,
     "arrivals":{"rate_per_s":10,"shape":"bursts","burst":3},
-    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
+    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"},"user":"","database":""},
     "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
 const TIMEOUT: Duration = Duration::from_secs(20);
 

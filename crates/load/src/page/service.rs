@@ -8,7 +8,6 @@ use std::time::Duration;
 use howfar_contract::jobs::{PageConnect, PsMode, Service};
 use howfar_contract::{Failed, events};
 use howfar_wire::mysql::Malformed;
-use howfar_wire::mysql::handshake::Account;
 use howfar_wire::mysql::row::RowHandling;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -79,8 +78,8 @@ impl ServiceEndpoint {
     ) -> Result<Self, Failed> {
         Ok(Self {
             name,
-            address: Address::parse(&service.target)?,
-            channel_options: ChannelOptions::new(&service.session(), &service.target)?,
+            address: Address::parse(&service.login.target)?,
+            channel_options: ChannelOptions::new(&service.session(), &service.login.target)?,
             service: service.clone(),
             program,
             connect_ns,
@@ -89,17 +88,7 @@ impl ServiceEndpoint {
     }
 
     fn login_parameters(&self) -> LoginParameters<'_> {
-        let account = Account {
-            user: &self.service.user,
-            password: &self.service.password,
-            database: &self.service.database,
-        };
-        LoginParameters::new(
-            &self.service.target,
-            account,
-            &self.channel_options,
-            &self.program,
-        )
+        LoginParameters::from_login(&self.service.login, &self.channel_options, &self.program)
     }
 
     /// Connect and log in.
@@ -159,18 +148,18 @@ impl ServiceEndpoint {
     }
 
     fn io_failure(&self, error: Errno) -> Failed {
-        failure::connection_broken(&self.service.target, &error.into())
+        failure::connection_broken(&self.service.login.target, &error.into())
     }
 
     /// The failure if nothing was received within the limit.
     fn stall_failure(&self, worker: u64, operation: &str) -> Failed {
-        failure::stalled(&self.service.target, worker, operation, self.stall_ns)
+        failure::stalled(&self.service.login.target, worker, operation, self.stall_ns)
     }
 
     /// The failure for invalid bytes, or for an error of the socket.
     fn translate_error(&self, error: &ConnectionError) -> Failed {
         let protocol = self.program.commands().map(Commands::protocol);
-        error.translate(&self.service.target, protocol)
+        error.translate(&self.service.login.target, protocol)
     }
 
     /// The failure if the answer is an error of the server.
@@ -180,7 +169,7 @@ impl ServiceEndpoint {
         outcome: &Outcome,
         replies: &Replies,
     ) -> Option<Failed> {
-        let target = &self.service.target;
+        let target = &self.service.login.target;
         match outcome {
             Outcome::Done(_) => None,
             Outcome::Failed(error) => Some(failure::statement_failed(target, operation, error)),
@@ -226,7 +215,7 @@ impl ServiceConnection {
                 Ok((0, _)) => {
                     let during = format!("during {operation}");
                     return Err(failure::connection_closed(
-                        &endpoint.service.target,
+                        &endpoint.service.login.target,
                         &during,
                     ));
                 }

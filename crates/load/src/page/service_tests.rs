@@ -29,7 +29,7 @@ fn endpoint(
     let keys: KeyValue = serde_json::from_str(r#"{"protocol":"resp2"}"#).expect("valid JSON");
     let program = Program::new(&Workload::KeyValue(keys), 1, 1).expect("the workload is valid");
     let text = format!(
-        r#"{{"target":{{"kind":"unix","path":"{}"}}}}"#,
+        r#"{{"target":{{"kind":"unix","path":"{}"}},"user":"","database":""}}"#,
         path.display()
     );
     let service: Service = serde_json::from_str(&text).expect("valid JSON");

@@ -8,7 +8,7 @@ use super::*;
 use crate::tally::PassedEdge;
 
 const JOB: &str = r#"{"job":"page","version":2,"workers":2,"seed":1,"warmup_ns":0,"measure_ns":1,
-    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
+    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"},"user":"","database":""},
     "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
 
 /// A window 1000..4000 in slices of 1000, after an origin at 0.

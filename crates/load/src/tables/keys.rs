@@ -32,7 +32,7 @@ pub(super) fn process_keys(
     let (socket, mut session) =
         open_blocking(parameters, &context.address, context.job.connect_timeout_ns)?;
     let mut exchange = Exchange {
-        target: &context.job.target,
+        target: &context.job.login.target,
         socket: &socket,
         channel: &mut session.channel,
         idle_timeout_ns: context.job.stall_timeout_ns,

@@ -16,7 +16,6 @@ use std::time::Duration;
 use howfar_contract::events::{TablesDone, TablesProgress};
 use howfar_contract::jobs::{PsMode, SqlProtocol, Sysbench, TablesJob, Workload};
 use howfar_contract::{Failed, internal};
-use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
@@ -55,8 +54,8 @@ struct TablesContext {
 pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     job.check()?;
     let began_ns = now_ns();
-    let address = Address::parse(&job.target)?;
-    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let address = Address::parse(&job.login.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.login.target)?;
     let connections = match job.workload.key_value() {
         Some(_) => job.connections,
         None => TableWork::from_job(&job)?.connections(job.connections),
@@ -154,13 +153,8 @@ impl TablesContext {
             Some(_) => Program::new(&self.job.workload, self.connections, self.job.seed)
                 .map_err(internal)?,
         };
-        let account = Account {
-            user: &self.job.user,
-            password: &self.job.password,
-            database: &self.job.database,
-        };
         let parameters =
-            LoginParameters::new(&self.job.target, account, &self.channel_options, &program);
+            LoginParameters::from_login(&self.job.login, &self.channel_options, &program);
         if let Some(load) = self.job.workload.key_value() {
             return keys::process_keys(self, load, &parameters, number);
         }

@@ -106,7 +106,7 @@ impl Worker<'_> {
                 Ok(None) => {
                     let limit = TimeLimit::for_opening(self.plan.job.connect_timeout_ns);
                     let to_do = Phase::Connect.to_do();
-                    let failed = failure::timed_out(&self.plan.job.target, &to_do, limit);
+                    let failed = failure::timed_out(&self.plan.job.login.target, &to_do, limit);
                     self.retry_later(index, opening, QUEUE_FULL_RETRY_NS, now, failed)?;
                 }
                 Err(failed) if self.may_retry(&failed) => {

@@ -97,7 +97,7 @@ impl Worker<'_> {
     pub(super) fn handle_stall(&mut self, index: usize) -> Result<(), Failed> {
         let connection = &self.connections[index];
         let failed = failure::stalled(
-            &self.plan.job.target,
+            &self.plan.job.login.target,
             connection.id,
             connection.statement_name(&self.context.program),
             self.plan.job.stall_timeout_ns,

@@ -67,7 +67,7 @@ impl Worker<'_> {
         error: &ConnectionError,
     ) -> Result<(), Failed> {
         let protocol = self.plan.job.workload.key_value().map(|load| load.protocol);
-        let failed = error.translate(&self.plan.job.target, protocol);
+        let failed = error.translate(&self.plan.job.login.target, protocol);
         match error {
             ConnectionError::Io(_) => self.handle_loss(index, failed),
             _ => Err(failed),

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use howfar_contract::Failed;
 use howfar_contract::jobs::{Arrivals, ClientWork, LoadJob, Workload};
-use howfar_wire::mysql::handshake::Account;
 
 use super::driver::try_make;
 use crate::acknowledged::LogFile;
@@ -104,19 +103,9 @@ impl Plan {
     }
 
     pub(crate) fn login_parameters(&self) -> LoginParameters<'_> {
-        let account = Account {
-            user: &self.job.user,
-            password: &self.job.password,
-            database: &self.job.database,
-        };
         LoginParameters {
             decode: self.job.client_work == ClientWork::Decode,
-            ..LoginParameters::new(
-                &self.job.target,
-                account,
-                &self.channel_options,
-                &self.program,
-            )
+            ..LoginParameters::from_login(&self.job.login, &self.channel_options, &self.program)
         }
     }
 

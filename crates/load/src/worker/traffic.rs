@@ -101,14 +101,16 @@ impl Worker<'_> {
         // Retry after a signal: epoll would not report these bytes again.
         let count = match retry_on_intr(|| net::recv(&transport.socket, &mut *buffer, flags)) {
             Ok((0, _)) => {
-                let failed =
-                    failure::connection_closed(&self.plan.job.target, "in the middle of the load");
+                let failed = failure::connection_closed(
+                    &self.plan.job.login.target,
+                    "in the middle of the load",
+                );
                 return self.handle_loss(index, failed).map(|()| Received::Ended);
             }
             Ok((count, _)) => count,
             Err(Errno::AGAIN) => return Ok(Received::Nothing),
             Err(error) => {
-                let failed = failure::connection_broken(&self.plan.job.target, &error.into());
+                let failed = failure::connection_broken(&self.plan.job.login.target, &error.into());
                 return self.handle_loss(index, failed).map(|()| Received::Ended);
             }
         };
@@ -135,7 +137,7 @@ impl Worker<'_> {
         let awaits_answer = matches!(connection.state, State::AwaitingAnswer { .. });
         let outcome = match connection.decode(bytes, &mut self.context) {
             Ok(Some(Outcome::Failed(error))) if !awaits_answer => {
-                let failed = failure::session_ended(&self.plan.job.target, &error);
+                let failed = failure::session_ended(&self.plan.job.login.target, &error);
                 return self.handle_loss(index, failed).map(|()| true);
             }
             Ok(outcome) => outcome,
@@ -144,8 +146,10 @@ impl Worker<'_> {
                 | ConnectionError::MalformedKeyValue(_)
                 | ConnectionError::MalformedPostgres(_),
             ) if !awaits_answer => {
-                let failed =
-                    failure::connection_closed(&self.plan.job.target, "while nothing was asked");
+                let failed = failure::connection_closed(
+                    &self.plan.job.login.target,
+                    "while nothing was asked",
+                );
                 return self.handle_loss(index, failed).map(|()| true);
             }
             Err(error) => return self.handle_error(index, &error).map(|()| true),
@@ -190,7 +194,7 @@ impl Worker<'_> {
             NextStep::Refused(ServerRefusal::Command(refusal)) => {
                 let name = self.connections[index].statement_name(&self.context.program);
                 Err(failure::command_failed(
-                    &self.plan.job.target,
+                    &self.plan.job.login.target,
                     name,
                     &refusal,
                 ))
@@ -199,7 +203,8 @@ impl Worker<'_> {
                 let name = self.connections[index].statement_name(&self.context.program);
                 let name = name.strip_prefix("statement.").unwrap_or(name);
                 let operation = format!("the statement {name}");
-                let failed = failure::statement_failed(&self.plan.job.target, &operation, &error);
+                let failed =
+                    failure::statement_failed(&self.plan.job.login.target, &operation, &error);
                 if failed.code == FailCode::ServerGone {
                     return self.handle_loss(index, failed);
                 }

@@ -80,7 +80,7 @@ impl Worker<'_> {
     fn handle_rare_event(&mut self, event: Event) -> Result<(), Failed> {
         match event {
             Event::Closed { token, error } if self.is_current(token) => {
-                let target = &self.plan.job.target;
+                let target = &self.plan.job.login.target;
                 let failed = match error {
                     None => failure::connection_closed(target, "in the middle of the load"),
                     Some(error) => failure::connection_broken(target, &error.into()),

@@ -1,4 +1,4 @@
-//! The password of a job. It is hidden in debug output, because jobs may be logged.
+//! Address of a server, and the account for logging in to it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,6 +6,21 @@ use std::ops::Deref;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::Target;
+
+/// Address of a server, and the account for logging in to it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ServerLogin {
+    pub target: Target,
+    /// User name. Empty for Redis's default user and for Memcached, which also needs no password and no database.
+    pub user: String,
+    #[serde(default)]
+    pub password: Password,
+    /// Name of the database. For Redis, its number; empty means 0.
+    pub database: String,
+}
+
+/// The password of a job. It is hidden in debug output, because jobs may be logged.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Password(String);
