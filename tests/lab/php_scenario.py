@@ -144,7 +144,7 @@ def _run_load(environment: LabTrialEnvironment, cgi: FastCgi) -> dict[str, Any]:
     outcome = run_load(job, environment.client)
     return {
         "pages": outcome.finished.transactions,
-        "reported": outcome.finished.told,
+        "reported": outcome.finished.app_counters,
         "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
         "protocol": outcome.ready.receipt.protocol_mode,
     }

@@ -132,7 +132,7 @@ def test_the_servers_counts_equal_the_engines(server: LocalServer, stores: tuple
     sql, keys, items = finished.services
     assert finished.transactions == PAGES and finished.errors == {}
     assert (sql.requests, keys.requests, items.requests) == (12 * PAGES, 6 * PAGES, 8 * PAGES)
-    assert finished.queries == finished.turns == 26 * PAGES
+    assert finished.queries == finished.round_trips == 26 * PAGES
     assert (deltas["Com_begin"], deltas["Com_commit"]) == (2 * PAGES, 2 * PAGES)
     assert deltas["Com_select"] == 8 * PAGES and deltas["Aborted_clients"] == 0, "each session ended with a goodbye"
     assert (deltas["redis_get"], deltas["redis_mget"]) == (4 * PAGES, 2 * PAGES)

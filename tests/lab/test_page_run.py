@@ -112,19 +112,19 @@ def trials_of(run: Run, application: str) -> Iterable[tuple[Trial, Measured]]:
 def test_each_page_has_the_round_trips_of_its_plan(pages: tuple[Run, Path]) -> None:
     run, _ = pages
     for _, measured in trials_of(run, "engine"):
-        assert {use.service: use.turns for use in measured.services} == {
+        assert {use.service: use.round_trips for use in measured.services} == {
             service: round_trips * measured.transactions for service, round_trips in ROUND_TRIPS.items()
         }
         reads = {use.service: (use.hits, use.misses) for use in measured.services if use.service != "mysql"}
         assert reads == {service: (count * measured.transactions, 0) for service, count in KEYS_READ.items()}
     for _, measured in trials_of(run, "php"):
-        reported = measured.told
+        reported = measured.app_counters
         # The driver first checks whether a kept connection is alive.
         assert {service: reported[f"{service}_turns"] - reported[f"{service}_checks"] for service in ROUND_TRIPS} == {
             service: round_trips * measured.transactions for service, round_trips in ROUND_TRIPS.items()
         }
         assert (reported["hits"], reported["misses"]) == (sum(KEYS_READ.values()) * measured.transactions, 0)
-        assert measured.turns == sum(reported[f"{service}_turns"] for service in ROUND_TRIPS)
+        assert measured.round_trips == sum(reported[f"{service}_turns"] for service in ROUND_TRIPS)
         assert reported["app_cpu_ns"] >= CPU_NS * measured.transactions
 
 

@@ -63,7 +63,7 @@ def test_a_mix_is_counted(stores: dict[Protocol, Store], protocol: Protocol) -> 
     assert ready.receipt.server_version.startswith("Redis " if is_redis(mix) else "Memcached ")
     assert (ready.receipt.server_connection_id is None) != is_redis(mix)
     assert finished.errors == {} and finished.lookups is not None
-    assert finished.transactions == finished.queries == finished.turns > 100
+    assert finished.transactions == finished.queries == finished.round_trips > 100
     assert finished.classes.read + finished.classes.write == finished.queries
     assert finished.lookups.misses == 0 and finished.lookups.hits == finished.rows > finished.classes.read
     kinds = {one.kind: one.count for one in finished.histograms}
@@ -86,7 +86,7 @@ def test_a_pipeline_is_one_transaction(stores: dict[Protocol, Store], protocol: 
     mix = KeyValue(protocol=protocol, key_prefix=f"p{protocol}:", pipeline=16, delete=1, keys=200, value=sizes)
     run_tables_job(stores[protocol].unix, mix)
     _, finished = run_load_job(make_load_job(stores[protocol].unix, mix, connections=32, threads=1, driver=driver))
-    assert finished.queries == 16 * finished.transactions == 16 * finished.turns > 0
+    assert finished.queries == 16 * finished.transactions == 16 * finished.round_trips > 0
     assert finished.lookups is not None and min(finished.lookups.hits, finished.lookups.misses) > 0, (
         "deleted, and set again"
     )
@@ -187,7 +187,7 @@ def _check_stops_or_counts(target: UnixTarget | TcpTarget, mix: KeyValue, word: 
     assert stopped.value.code == "server_error" and word in str(stopped.value)
     _, finished = run_load_job(make_load_job(target, mix.model_copy(update={"on_error": "count"})))
     assert finished.errors == {word: finished.queries}
-    assert finished.classes.read == finished.classes.write == 0 and finished.turns == finished.queries > 0
+    assert finished.classes.read == finished.classes.write == 0 and finished.round_trips == finished.queries > 0
 
 
 def test_a_redirection_to_another_cluster_node_is_reported(tmp_path: Path) -> None:

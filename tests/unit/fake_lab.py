@@ -216,7 +216,7 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
         elapsed_ns=elapsed_ns,
         transactions=transactions,
         queries=queries,
-        turns=queries,
+        round_trips=queries,
         rows=queries,
         classes=Classes(read=queries, write=0, other=0),
         bytes=Bytes(to_server=queries * 24, to_client=queries * 150),

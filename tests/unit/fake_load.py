@@ -88,7 +88,7 @@ def finished(histograms: Sequence[Histogram] | None = None, account: Account | N
         elapsed_ns=WINDOW_NS,
         transactions=1000,
         queries=20_000,
-        turns=20_000,
+        round_trips=20_000,
         rows=400_000,
         classes=Classes(read=14_000, write=4_000, other=2_000),
         bytes=Bytes(to_server=800_000, to_client=39_000_000),

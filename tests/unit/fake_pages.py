@@ -180,7 +180,7 @@ def _measured(truth: Truth, cell: PageCell, slow: float) -> Measured:
             continue
         kinds.append((f"turn.{service}", round_trip_us * 1e3, round_trips))
         sent = Bytes(to_server=round_trips * 60, to_client=round_trips * 180)
-        counts = {"connects": 0, "requests": round_trips, "turns": round_trips}
+        counts = {"connects": 0, "requests": round_trips, "round_trips": round_trips}
         services.append(build(ServiceUse, service=service, bytes=sent, **counts))
     base = _BASE.trials[0].measured
     assert base is not None
@@ -189,14 +189,14 @@ def _measured(truth: Truth, cell: PageCell, slow: float) -> Measured:
             "elapsed_ns": ELAPSED_NS,
             "transactions": pages,
             "queries": 0 if php else counted,
-            "turns": 0 if php else counted,
+            "round_trips": 0 if php else counted,
             "rows": 0,
             "bytes": Bytes(to_server=0, to_client=0),
             "cpu": tuple(build(CpuUse, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
             "intervals": (),
             "histograms": tuple(latency(Histogram, kind, [ns], count) for kind, ns, count in kinds),
             "services": tuple(services),
-            "told": reported,
+            "app_counters": reported,
         }
     )
 

@@ -123,7 +123,7 @@ class Case:
             elapsed_ns=SECONDS * 10**9,
             transactions=self.transactions,
             queries=16 * self.transactions,
-            turns=int(self.round_trips * self.transactions),
+            round_trips=int(self.round_trips * self.transactions),
             bytes=Bytes(
                 to_server=self.bytes_to_server * self.transactions, to_client=self.bytes_to_client * self.transactions
             ),

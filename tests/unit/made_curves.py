@@ -68,7 +68,7 @@ def _measured(cell: CurveCell, tps: float) -> Measured:
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
         queries=transactions * ROUND_TRIPS,
-        turns=transactions * ROUND_TRIPS,
+        round_trips=transactions * ROUND_TRIPS,
         bytes=Bytes(to_server=int(transactions * REQUESTS), to_client=int(transactions * cell.replies)),
         cpu=tuple(_cpu(role, each * each_ns, waited.get(role, 0.0) * each_ns) for role, each in spent.items() if each),
     )
@@ -83,8 +83,8 @@ def _receipt(cell: CurveCell, seen: Measured) -> TrialReceipt:
         return build(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
 
     counters = LinkCounters(
-        to_client=one_direction(seen.bytes.to_client * cell.carried, seen.turns),
-        to_server=one_direction(seen.bytes.to_server, seen.turns),
+        to_client=one_direction(seen.bytes.to_client * cell.carried, seen.round_trips),
+        to_server=one_direction(seen.bytes.to_server, seen.round_trips),
     )
     at_rest = QuantilesNs(p50=cell.factors["rtt_ns"])
     link = LinkReceipt(rtt_at_rest_ns=at_rest, compensate_ns=10_000, counters=counters)

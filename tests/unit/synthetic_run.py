@@ -136,7 +136,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
         queries=queries,
-        turns=queries,
+        round_trips=queries,
         rows=transactions * 41,
         bytes=Bytes(to_server=transactions * 812, to_client=transactions * 8421),
         errors={},

@@ -72,7 +72,7 @@ def _slower(trial: Trial, arm: str, more_ns: float, number: int, connections: in
     """The same transactions, each round trip of every connection longer by `more_ns`."""
     measured = trial.measured
     assert measured is not None
-    longer = measured.elapsed_ns + round(more_ns * measured.turns / connections)
+    longer = measured.elapsed_ns + round(more_ns * measured.round_trips / connections)
     return trial.model_copy(
         update={"arm": arm, "number": number, "measured": measured.model_copy(update={"elapsed_ns": longer})}
     )
@@ -285,7 +285,7 @@ def test_few_transactions_are_timed_and_not_counted() -> None:
             return trial
         each_ns = 16 * (RTT_NS + MORE_NS * ("RTT" in trial.arm)) * 50
         timed = [record.model_copy(update={"mean_ns": each_ns}) for record in trial.measured.histograms]
-        seen = {"elapsed_ns": 3 * 10**9, "transactions": 17, "turns": 17 * 16, "histograms": tuple(timed)}
+        seen = {"elapsed_ns": 3 * 10**9, "transactions": 17, "round_trips": 17 * 16, "histograms": tuple(timed)}
         return trial.model_copy(update={"measured": trial.measured.model_copy(update=seen)})
 
     longer = controls(run.model_copy(update={"trials": tuple(map(few, run.trials))}))[1]

@@ -61,14 +61,14 @@ def finished_with(kind: str, update: dict[str, Any], **histogram: Any) -> Finish
 def by_php(**changes: int) -> Finished:
     """`pages`: number of pages that reported anything."""
     pages = changes.pop("pages", PAGES)
-    return finished_with("told.wall_ns", {"told": REPORTED | changes}, count=pages)
+    return finished_with("told.wall_ns", {"app_counters": REPORTED | changes}, count=pages)
 
 
 def by_engine(cpu_ns: float = CPU_NS, **changes: Any) -> Finished:
     """`changes` apply to the use of Redis."""
     use = {"connects": PAGES, "bytes": Bytes(to_server=0, to_client=0), "hits": 0, "misses": 0}
-    mysql = ServiceUse(service="mysql", requests=3 * PAGES, turns=3 * PAGES, **use)
-    redis = ServiceUse(service="redis", requests=2 * PAGES, turns=2 * PAGES, **(use | {"hits": 11 * PAGES}))
+    mysql = ServiceUse(service="mysql", requests=3 * PAGES, round_trips=3 * PAGES, **use)
+    redis = ServiceUse(service="redis", requests=2 * PAGES, round_trips=2 * PAGES, **(use | {"hits": 11 * PAGES}))
     return finished_with("cpu", {"services": (mysql, redis.model_copy(update=changes))}, mean_ns=float(cpu_ns))
 
 
@@ -88,7 +88,7 @@ def test_pages_as_requested_are_good() -> None:
         (PHP, by_php(hits=11 * PAGES - 1), "50 pages found 549 keys instead of 550"),
         (PHP, by_php(cpu_ns=CPU_NS * PAGES), "more computing (100000009 ns) than CPU time (100000000 ns)"),
         (PHP, by_php(app_cpu_ns=CPU_NS * PAGES - 1), "computed for 99999999 ns instead of 100000000 ns"),
-        (SCRIPT, by_engine(turns=99), "99 round trips to redis instead of 100"),
+        (SCRIPT, by_engine(round_trips=99), "99 round trips to redis instead of 100"),
         (SCRIPT, by_engine(connects=49), "49 connections to redis"),
         (SCRIPT, by_engine(misses=2, hits=11 * PAGES - 2), "2 keys were not found"),
         (SCRIPT, by_engine(hits=3), "found 3 keys"),

@@ -237,7 +237,7 @@ def test_at_a_rate_a_round_trip_is_that_of_the_service_time() -> None:
     )  # fmt: skip
     paced = job.model_copy(update={"arrivals": Arrivals(rate_per_s=100.0)})
     done = outcome("transaction", "service")
-    turns = done.finished.turns
+    turns = done.finished.round_trips
     service = done.finished.histograms[1]
     assert load_facts(done, paced, 0).round_trip_ns == pytest.approx(100 * service.mean_ns / turns)
     for other in ((done, job), (outcome("transaction"), paced)):

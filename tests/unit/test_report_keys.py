@@ -29,7 +29,7 @@ PLAN: dict[str, Any] = {
 def _run(misses: int) -> Run:
     run = synthetic_run(blocks=8, samples=60)
     sent = Bytes(to_server=1, to_client=1)
-    reads = ServiceUse(service="redis", connects=0, requests=1000, turns=1000, bytes=sent, hits=900, misses=0)
+    reads = ServiceUse(service="redis", connects=0, requests=1000, round_trips=1000, bytes=sent, hits=900, misses=0)
     trials = tuple(
         trial
         if trial.measured is None

@@ -83,7 +83,7 @@ def test_a_file_of_format_4_says_nothing_of_services(tmp_path: Path) -> None:
     conducted(path, laboratory, instruments)
     make_older(path, 4)
     found = [trial.measured for trial in read_run(path).trials]
-    assert found and all(one is not None and (one.services, one.told) == ((), {}) for one in found)
+    assert found and all(one is not None and (one.services, one.app_counters) == ((), {}) for one in found)
 
 
 def test_what_was_done_with_each_service_is_read_as_written(tmp_path: Path) -> None:
@@ -91,12 +91,20 @@ def test_what_was_done_with_each_service_is_read_as_written(tmp_path: Path) -> N
     measured = conducted(tmp_path / "a.howfar", laboratory, instruments).trials[0].measured
     assert measured is not None
     sent = Bytes(to_server=4, to_client=5)
-    use = ServiceUse(service="redis", connects=1, requests=2, turns=3, bytes=sent, hits=6, misses=7)
-    measured = measured.model_copy(update={"services": (use,), "told": {"cpu_ns": 8}})
+    use = ServiceUse(service="redis", connects=1, requests=2, round_trips=3, bytes=sent, hits=6, misses=7)
+    measured = measured.model_copy(update={"services": (use,), "app_counters": {"cpu_ns": 8}})
     trial = void_trial(0).model_copy(update={"measured": measured})
     with create(tmp_path / "b.howfar", fake_info()) as file:
         file.append_trial(trial)
     assert read_run(tmp_path / "b.howfar").trials == (trial,)
+
+
+def test_former_names_of_fields_are_read() -> None:
+    sent = Bytes(to_server=4, to_client=5)
+    use = ServiceUse(service="redis", connects=1, requests=2, round_trips=3, bytes=sent, hits=6, misses=7)
+    stored = use.model_dump()
+    stored["turns"] = stored.pop("round_trips")
+    assert ServiceUse.model_validate(stored) == use
 
 
 def test_void_trials_keep_load_and_receipt(tmp_path: Path) -> None:

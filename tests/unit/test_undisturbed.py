@@ -33,7 +33,7 @@ PLAIN = "TLS was requested, and the server sees a plain session"
 
 def trial(reason: str | None, steal: float = 0.0) -> Trial:
     load = {"psi_cpu_some_share": None, "psi_io_some_share": None, "steal_share": steal, "load_average_1m": 0.0}
-    counts = ("transactions", "queries", "turns", "rows", "warmup_transactions")
+    counts = ("transactions", "queries", "round_trips", "rows", "warmup_transactions")
     measured = dict.fromkeys((*counts, "connect_ns"), 0)
     sent: dict[str, object] = {"elapsed_ns": 10**9, "bytes": {"to_server": 0, "to_client": 0}, "errors": {}}
     return Trial.model_validate(

@@ -99,7 +99,7 @@ pub struct Receipt {
     pub tls_client_cipher: Option<String>,
     /// Key exchange group that the client has negotiated.
     pub tls_group: Option<String>,
-    /// Whether the server sent a HelloRetryRequest because it rejected the first key share. The handshake then needs one more round
+    /// Whether the server sent a `HelloRetryRequest` because it rejected the first key share. The handshake then needs one more round
     /// trip.
     #[schemars(extend("default" = null))]
     pub tls_retried: Option<bool>,
@@ -108,8 +108,9 @@ pub struct Receipt {
     /// Round trips of opening a connection, from `connect()` to the last prepared statement: TCP handshake 1, greeting 1, TLS
     /// handshake 1 or 2, login 1 plus those of the authentication method, and 1 for each 64 prepared statements. Describes the second
     /// connection if there is one. None: the run file is from a version that did not record it.
+    #[serde(rename = "connect_turns")]
     #[schemars(with = "Option<u32>", extend("default" = null))]
-    pub connect_turns: u32,
+    pub connect_round_trips: u32,
     /// Compression algorithm in use, from MySQL's session status; `zlib` if the server only reports ON. None: no compression.
     pub compression: Option<String>,
     /// Compression level that the server reports. None: not reported.
@@ -225,7 +226,8 @@ pub struct ServiceUse {
     /// Number of statements, or of commands on keys.
     pub requests: u64,
     /// Round trips for requests, without those of handshakes.
-    pub turns: u64,
+    #[schemars(extend("formerName" = "turns"))]
+    pub round_trips: u64,
     /// Bytes of the requests and their answers, without handshakes.
     pub bytes: Bytes,
     /// Keys that were read and existed.
@@ -337,7 +339,8 @@ pub struct Finished {
     pub transactions: u64,
     pub queries: u64,
     /// Round trips: changes of direction from client to server and back. Each costs one RTT.
-    pub turns: u64,
+    #[schemars(extend("formerName" = "turns"))]
+    pub round_trips: u64,
     pub rows: u64,
     pub classes: Classes,
     pub bytes: Bytes,
@@ -377,9 +380,8 @@ pub struct Finished {
     #[schemars(extend("default" = []))]
     pub services: Vec<ServiceUse>,
     /// Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window.
-    #[schemars(extend("default" = {}))]
-    #[serde(rename = "told")]
-    pub reported: BTreeMap<String, u64>,
+    #[schemars(extend("default" = {}, "formerName" = "told"))]
+    pub app_counters: BTreeMap<String, u64>,
 }
 
 /// The log of acknowledged keys is complete and closed. Written before the last event of the job, even if that is `failed`.

@@ -206,7 +206,7 @@ fn receipt() -> Receipt {
         tls_group: Some("X25519".to_owned()),
         tls_retried: Some(false),
         tls_resumed: Some(true),
-        connect_turns: 4,
+        connect_round_trips: 4,
         compression: Some("zlib".to_owned()),
         compression_level: Some(6),
         tcp_mss: Some(1448),
@@ -325,7 +325,7 @@ fn service_use(service: &'static str, counts: [u64; 7]) -> ServiceUse {
     let [
         connects,
         requests,
-        turns,
+        round_trips,
         to_server,
         to_client,
         hits,
@@ -335,7 +335,7 @@ fn service_use(service: &'static str, counts: [u64; 7]) -> ServiceUse {
         service,
         connects,
         requests,
-        turns,
+        round_trips,
         bytes: Bytes {
             to_server,
             to_client,
@@ -408,7 +408,7 @@ fn a_finished_event_matches_the_contract() {
         elapsed_ns: number(&example["elapsed_ns"]),
         transactions: number(&example["transactions"]),
         queries: number(&example["queries"]),
-        turns: number(&example["turns"]),
+        round_trips: number(&example["round_trips"]),
         rows: number(&example["rows"]),
         classes: Classes::default(),
         reconnects: number(&example["reconnects"]),
@@ -440,7 +440,7 @@ fn a_finished_event_matches_the_contract() {
             service_use("mysql", [2, 40, 38, 4000, 40_000, 0, 0]),
             service_use("redis", [2, 20, 20, 600, 2400, 19, 1]),
         ],
-        reported: BTreeMap::from([
+        app_counters: BTreeMap::from([
             ("cpu_ns".to_owned(), 4_000_000),
             ("mysql_turns".to_owned(), 38),
         ]),

@@ -74,7 +74,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         connect_ns: now_ns() - began,
     })?;
 
-    let origin_ns = remote_start::wait_for_origin(plan.job.held)?;
+    let origin_ns = remote_start::wait_for_origin(plan.job.waits_for_begin)?;
     let start_ns = origin_ns + plan.job.warmup_ns;
     let window = Window {
         start_ns,
@@ -147,7 +147,7 @@ pub(crate) fn open_first_connections(
     let connects_each_time = plan.job.session.connect == Connect::PerTransaction;
     if connects_each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
-        receipt.connect_turns = receipt::connect_round_trips(&plan.address, &session);
+        receipt.connect_round_trips = receipt::connect_round_trips(&plan.address, &session);
         receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }

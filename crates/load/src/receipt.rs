@@ -94,7 +94,7 @@ fn make_receipt(
         tls_group: tls.and_then(|tls| tls.group.clone()),
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
-        connect_turns: connect_round_trips(context.address, session),
+        connect_round_trips: connect_round_trips(context.address, session),
         // Servers that report no algorithm have only zlib.
         compression: status("Compression")
             .map(|_| status("Compression_algorithm").unwrap_or_else(|| "zlib".to_owned())),

@@ -11,10 +11,10 @@ use crate::window::emit_event;
 /// Time between the start command and the start of a load, so that all workers receive the command in time.
 const LEAD_NS: u64 = 1_000_000;
 
-/// Return when the load begins: soon or, if `held`, at the time in the next line of stdin, for which it waits. That time may have
+/// Return when the load begins: soon or, if `waits_for_begin`, at the time in the next line of stdin, for which it waits. That time may have
 /// passed: then part of the warm-up is missed, but the window is the same on all hosts.
-pub(crate) fn wait_for_origin(held: bool) -> Result<u64, Failed> {
-    if !held {
+pub(crate) fn wait_for_origin(waits_for_begin: bool) -> Result<u64, Failed> {
+    if !waits_for_begin {
         return Ok(now_ns() + LEAD_NS);
     }
     let begin = read_begin()?;

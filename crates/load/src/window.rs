@@ -203,11 +203,11 @@ impl<'a> WindowCollector<'a> {
         }
         Ok(Finished {
             services: Vec::new(),
-            reported: BTreeMap::new(),
+            app_counters: BTreeMap::new(),
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
             queries: totals.counters.queries,
-            turns: totals.counters.round_trips,
+            round_trips: totals.counters.round_trips,
             rows: totals.counters.rows,
             classes: totals.counters.classes,
             bytes: Bytes {

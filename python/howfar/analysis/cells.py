@@ -326,7 +326,8 @@ def summarise_cell(
         latency_ms=histograms.latency_ms(merged, records),
         latency_curve=histograms.curve(merged),
         latency_ratio=_ratio_to_reference(table, arm, median_latency_ns),
-        turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_round_trips(receipts, arm.factors),
+        turns_per_txn=sum(trial.round_trips for trial in trials) / transactions
+        + connect_round_trips(receipts, arm.factors),
         queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
         bytes_per_txn=_bytes_per_txn(trials, transactions, counted=arm.factors.get("application") != "php"),
         time_split_us={} if is_composite or has_given_rate else time_split_us(cycle),
@@ -379,7 +380,11 @@ def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None
     if table.operation is QUERY:
         return None
     reads = [(service.hits, service.misses) for trial in trials for service in trial.services]
-    reads += [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
+    reads += [
+        (trial.app_counters.get("hits", 0), trial.app_counters.get("misses", 0))
+        for trial in trials
+        if trial.app_counters
+    ]
     return KeyReads(hits=sum(hits for hits, _ in reads), misses=sum(misses for _, misses in reads)) if reads else None
 
 

@@ -162,7 +162,7 @@ def _commit_us(arm: Arm, measured: Measured) -> float | None:
 def _round_trip_us(arm: Arm, measured: Measured) -> float | None:
     """Time of one connection for each round trip of its transactions."""
     commit_us = _commit_us(arm, measured)
-    return commit_us * measured.transactions / measured.turns if commit_us and measured.turns else None
+    return commit_us * measured.transactions / measured.round_trips if commit_us and measured.round_trips else None
 
 
 def _differences(

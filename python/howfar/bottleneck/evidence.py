@@ -188,7 +188,7 @@ def gather_evidence(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
     assert transactions > 0, "good trials have transactions"
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
     roles = {name: role_record for name in ROLES if (role_record := _role(good, name)) is not None}
-    round_trips = sum(m.turns for m in good) / transactions + connect_round_trips(
+    round_trips = sum(m.round_trips for m in good) / transactions + connect_round_trips(
         [t.receipt for t in trials], setting.factors
     )
     failed = sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS)

@@ -186,8 +186,8 @@ def _traffic_by_payload(trial: Trial, name: DirectionName, mtu: int) -> _TrialTr
     measured = trial.measured
     assert measured is not None, "a good trial was measured"
     payload = getattr(measured.bytes, name)
-    carried_bytes = carried_from_payload(payload, measured.turns, mtu)
-    segments = payload / (mtu - IP_TCP_BYTES) + measured.turns / 2
+    carried_bytes = carried_from_payload(payload, measured.round_trips, mtu)
+    segments = payload / (mtu - IP_TCP_BYTES) + measured.round_trips / 2
     return _TrialTraffic(carried_bytes, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
 

@@ -3,8 +3,9 @@
     howfar-engine schema > schema/contract.json
     python -m howfar.contract.generate   # writes messages.py, *_messages.py and plan/engine_limits.py
 
-The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
-concern several fields are the engine's: `engine.process.check_job` asks it.
+The schema describes each message under its name. A field's `formerName` is accepted too, because run files may have it. What Python
+adds is here: names for some types, and unions of events. Rules that concern several fields are the engine's:
+`engine.process.check_job` asks it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _PING_MESSAGES: Final = (
 _STORED_FIELDS: Final = {
     "WindowFigures": (
         "Finished",
-        ("elapsed_ns", "transactions", "queries", "turns", "rows", "bytes", "errors", "cpu", "histograms", "services", "told"),
+        (
+            "elapsed_ns", "transactions", "queries", "round_trips", "rows", "bytes", "errors", "cpu", "histograms", "services",
+            "app_counters",
+        ),
     ),
     "IntervalFigures": (
         "Interval",
@@ -94,13 +98,13 @@ _HEADER: Final = (
 )
 _IMPORT_LINES: Final = """from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from howfar.contract.message import Message
 """
 _RECEIPT_IMPORT_LINES: Final = """from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from howfar.contract.message import Count, Message
 """
@@ -153,7 +157,9 @@ class Generator:
         unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
         return {
             PING_TARGET: _HEADER.format("The messages that measure latency: a part of `messages.py`.", "")
-            + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
+            + "\n\n".join(
+                [_IMPORT_LINES.replace(", get_args", "").replace("AliasChoices, ", ""), version, *ping_parts, events]
+            )
             + "\n",
             RECEIPT_TARGET: _HEADER.format("The messages that receipts hold: a part of `messages.py`.", "")
             + "\n\n".join([_RECEIPT_IMPORT_LINES, *receipt_parts]),
@@ -304,6 +310,8 @@ class Generator:
         options = self._bounds(kind)
         if kind.get("writeOnly"):
             options.append("repr=False")
+        if "formerName" in kind:
+            options.append(f"validation_alias=AliasChoices({key.split('.')[1]!r}, {kind['formerName']!r})")
         value: str | None = None
         if "const" in kind:
             value = repr(kind["const"])

@@ -7,7 +7,7 @@ are in bytes, and rates in bits per second.
 # ruff: noqa: E402, I001, RUF100
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from howfar.contract.message import Message
 from howfar.contract.ping_messages import (
@@ -611,7 +611,7 @@ class LoadJob(ServerLogin):
     """Server errors after which a transaction is retried with other values. The latency of the transaction includes its retries. Any
     other error ends the job."""
     observe: tuple[Observed, ...] = ()
-    held: bool = False
+    waits_for_begin: bool = False
     """Whether the job starts with a delay: after the event `ready` it waits for the command `begin`."""
     acknowledged: str | None = Field(default=None, min_length=1)
     """Path of a new file in which to log each key that a transaction wrote, with its outcome (`acknowledged.py` reads it). The
@@ -668,7 +668,7 @@ class PageJob(Message):
     """Maximum number of pages. The job ends when all of them are complete or when the window ends. 0: no limit."""
     interval_ns: int = Field(default=1_000_000_000, ge=1)
     observe: tuple[Observed, ...] = ()
-    held: bool = False
+    waits_for_begin: bool = False
     """Whether the job starts with a delay: after the event `ready` it waits for the command `begin`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
@@ -976,7 +976,7 @@ class Finished(Message):
     elapsed_ns: int
     transactions: int
     queries: int
-    turns: int
+    round_trips: int = Field(validation_alias=AliasChoices("round_trips", "turns"))
     """Round trips: changes of direction from client to server and back. Each costs one RTT."""
     rows: int
     classes: Classes
@@ -1010,7 +1010,7 @@ class Finished(Message):
     """Use of each service of a page script. `transactions` then counts pages and `queries` counts requests; requests, round trips
     and bytes are summed over the services. If an application serves the pages, each page is one request and one round trip, and
     the bytes are those of FastCGI."""
-    told: dict[str, int] = Field(default={})
+    app_counters: dict[str, int] = Field(default={}, validation_alias=AliasChoices("app_counters", "told"))
     """Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window."""
 
 

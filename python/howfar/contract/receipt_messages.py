@@ -3,7 +3,7 @@
 # ruff: noqa: E402, I001, RUF100
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from howfar.contract.message import Count, Message
 
@@ -40,7 +40,7 @@ class Receipt(Message):
     tls_group: str | None
     """Key exchange group that the client has negotiated."""
     tls_retried: bool | None = None
-    """Whether the server sent a HelloRetryRequest because it rejected the first key share. The handshake then needs one more round
+    """Whether the server sent a `HelloRetryRequest` because it rejected the first key share. The handshake then needs one more round
     trip."""
     tls_resumed: bool | None
     """Whether the second connection resumed the TLS session of the first. None: no TLS, or only one persistent connection."""
@@ -176,7 +176,7 @@ class ServiceUse(Message):
     """Connections that were opened during pages. None: a workload of keys, for which connections are not counted."""
     requests: Count
     """Number of statements, or of commands on keys."""
-    turns: Count
+    round_trips: Count = Field(validation_alias=AliasChoices("round_trips", "turns"))
     """Round trips for requests, without those of handshakes."""
     bytes: Bytes
     """Bytes of the requests and their answers, without handshakes."""
@@ -192,7 +192,7 @@ class WindowFigures(Message):
     elapsed_ns: Count = Field(ge=1)
     transactions: Count
     queries: Count
-    turns: Count
+    round_trips: Count = Field(validation_alias=AliasChoices("round_trips", "turns"))
     """Round trips: changes of direction from client to server and back. Each costs one RTT."""
     rows: Count
     bytes: Bytes
@@ -207,7 +207,7 @@ class WindowFigures(Message):
     """Use of each service of a page script. `transactions` then counts pages and `queries` counts requests; requests, round trips
     and bytes are summed over the services. If an application serves the pages, each page is one request and one round trip, and
     the bytes are those of FastCGI."""
-    told: dict[str, Count] = Field(default={})
+    app_counters: dict[str, Count] = Field(default={}, validation_alias=AliasChoices("app_counters", "told"))
     """Values that the pages of a FastCGI application reported, by name, summed over the successful pages of the window."""
 
 

@@ -98,7 +98,7 @@ def measure(job: MeasuredJob, launcher: Launcher, on_event: Callable[[Event], No
     """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
     assert isinstance(launcher, LoadHosts), "the launcher of an environment of hosts is a LoadHosts"
     clients = (launcher.launcher, *launcher.other_clients)
-    jobs = [client_job.model_copy(update={"held": True}) for client_job in divide_job(job, len(clients))]
+    jobs = [client_job.model_copy(update={"waits_for_begin": True}) for client_job in divide_job(job, len(clients))]
     jobs[1:] = [client_job.model_copy(update={"observe": ()}) for client_job in jobs[1:]]
     with ExitStack() as stack, ThreadPoolExecutor(len(clients)) as pool:
         engines = [stack.enter_context(EngineProcess(*arguments)) for arguments in zip(jobs, clients, strict=True)]
@@ -340,7 +340,15 @@ def merge_results(clients: Sequence[Finished]) -> Finished:
     first = clients[0]
     summed = {
         name: sum(getattr(client, name) for client in clients)
-        for name in ("transactions", "queries", "turns", "rows", "reconnects", "starved_receives", "peak_memory_bytes")
+        for name in (
+            "transactions",
+            "queries",
+            "round_trips",
+            "rows",
+            "reconnects",
+            "starved_receives",
+            "peak_memory_bytes",
+        )
     }
     errors = reduce(Counter.__add__, (Counter(client.errors) for client in clients), Counter[str]())
     accounts = [client.open_loop for client in clients if client.open_loop is not None]

@@ -141,7 +141,7 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         tps_by_block=by_block,
         tps=mean_interval(list(by_block.values())),
         cycle_s=threads * elapsed_ns / 1e9 / transactions,
-        round_trips=sum(record.turns for record in measured) / transactions,
+        round_trips=sum(record.round_trips for record in measured) / transactions,
         bytes_to_client=sum(record.bytes.to_client for record in measured) / transactions,
         bytes_to_server=sum(record.bytes.to_server for record in measured) / transactions,
         client=_end_facts("client", trials, client, [client.cpus, server.cpus]),

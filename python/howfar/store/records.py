@@ -81,7 +81,7 @@ class TrialStatus(StrEnum):
 
 
 class Measured(WindowFigures):
-    """The figures of a trial's measured window. For pages, each transaction is a page, and `queries` and `turns` (round trips) are
+    """The figures of a trial's measured window. For pages, each transaction is a page, and `queries` and `round_trips` are
     sums over all services. If an application runs the pages, it reports these itself, without bytes; then `services` is empty, as for
     SQL and in older files."""
 
@@ -447,14 +447,14 @@ def _count_contradictions(measured: Measured) -> Iterator[str]:
         yield from _describe_difference("transactions", measured.transactions, done, "the intervals")
         errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not a server's error
         yield from _describe_difference("errors", errors, sum(record.errors for record in intervals), "the intervals")
-        if not measured.told:  # an application reports its queries only at the end
+        if not measured.app_counters:  # an application reports its queries only at the end
             interval_queries = sum(record.queries for record in intervals)
             yield from _describe_difference("queries", measured.queries, interval_queries, "the intervals")
     if measured.services:
-        service_round_trips = sum(record.turns for record in measured.services)
-        yield from _describe_difference("round trips", measured.turns, service_round_trips, "the services")
+        service_round_trips = sum(record.round_trips for record in measured.services)
+        yield from _describe_difference("round trips", measured.round_trips, service_round_trips, "the services")
     else:  # in SQL each query is a round trip
-        yield from _describe_difference("round trips", measured.turns, measured.queries, "the queries")
+        yield from _describe_difference("round trips", measured.round_trips, measured.queries, "the queries")
     kinds = {record.kind: record for record in measured.histograms}
     transactions = kinds.get("transaction") if "service" not in kinds else None
     if transactions is not None:

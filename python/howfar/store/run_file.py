@@ -436,8 +436,10 @@ def _verify_checksums(db: sqlite3.Connection, path: Path) -> None:
 
 _JSON_COLUMNS = ("command", "plan", "environment")
 _BYTES_COLUMNS = ("bytes_to_server", "bytes_to_client")
+_COLUMN_NAMES = {"round_trips": "turns"}
+"""Fields that have another name in a run file. When it is read, messages accept either."""
 _MEASURED_COLUMNS = (
-    *(name for name, field in Measured.model_fields.items() if field.annotation is int),
+    *(_COLUMN_NAMES.get(name, name) for name, field in Measured.model_fields.items() if field.annotation is int),
     *_BYTES_COLUMNS,
 )
 _LOAD_COLUMNS = tuple(MachineLoad.model_fields)
@@ -490,7 +492,7 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         row |= {name: fields[name] for name in _MEASURED_COLUMNS}
         row["errors"] = _json(trial.measured.errors)
         row["services"] = _json([_with_bytes_columns(service) for service in trial.measured.services])
-        row["told"] = _json(trial.measured.told)
+        row["told"] = _json(trial.measured.app_counters)
     if trial.load is not None:
         row |= {name: getattr(trial.load, name) for name in _LOAD_COLUMNS}
     if trial.window is not None:
@@ -515,7 +517,11 @@ def _with_bytes_columns(figures: Measured | ServiceUse) -> dict[str, Any]:
     """The fields of `figures`, with the two columns for bytes instead of `bytes`."""
     fields: dict[str, Any] = {}
     for name, value in figures:
-        fields |= {f"{name}_{direction}": count for direction, count in value} if name == "bytes" else {name: value}
+        fields |= (
+            {f"{name}_{direction}": count for direction, count in value}
+            if name == "bytes"
+            else {_COLUMN_NAMES.get(name, name): value}
+        )
     return fields
 
 
@@ -576,7 +582,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 **_with_bytes_message({name: row[name] for name in _MEASURED_COLUMNS}),
                 errors=loads(row["errors"]),
                 services=tuple(ServiceUse(**_with_bytes_message(use)) for use in loads(row["services"] or "[]")),
-                told=loads(row["told"] or "{}"),
+                app_counters=loads(row["told"] or "{}"),
                 cpu=tuple(parts["cpu"].get(number, ())),
                 intervals=tuple(parts["interval"].get(number, ())),
                 histograms=tuple(parts["histogram"].get(number, ())),

@@ -1,6 +1,6 @@
 //! Jobs that the engine runs against a server or an application, and their parts. Unknown fields are errors.
 
-mod held;
+mod begin;
 mod key_value;
 mod keys;
 mod login;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::bounds;
 use crate::events::{FailCode, Failed};
 
-pub use held::{Begin, UsageJob};
+pub use begin::{Begin, UsageJob};
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use login::{Password, ServerLogin};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
@@ -202,8 +202,8 @@ pub struct LoadJob {
     #[serde(default)]
     pub observe: Vec<Observed>,
     /// Whether the job starts with a delay: after the event `ready` it waits for the command `begin`.
-    #[serde(default)]
-    pub held: bool,
+    #[serde(default, alias = "held")]
+    pub waits_for_begin: bool,
     /// Path of a new file in which to log each key that a transaction wrote, with its outcome (`acknowledged.py` reads it). The
     /// workload must give each transaction one key: either a single `sequence` parameter that each transaction draws at most once, or
     /// `oltp_insert` without `auto_inc`.

@@ -198,8 +198,8 @@ pub struct PageJob {
     #[serde(default)]
     pub observe: Vec<Observed>,
     /// Whether the job starts with a delay: after the event `ready` it waits for the command `begin`.
-    #[serde(default)]
-    pub held: bool,
+    #[serde(default, alias = "held")]
+    pub waits_for_begin: bool,
     #[serde(default = "ten_seconds")]
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,

@@ -78,7 +78,7 @@ fn the_server_counts_the_same(server: &Server) {
     let transactions = number(&finished["transactions"]);
     assert!(transactions > 0);
     assert_eq!(number(&finished["queries"]), 16 * transactions);
-    assert_eq!(number(&finished["turns"]), 16 * transactions);
+    assert_eq!(number(&finished["round_trips"]), 16 * transactions);
     let ours = |direction: &str| number(&finished["bytes"][direction]) / transactions;
     let executed = long.executed - short.executed;
     let to_server = (long.received - short.received) * 16 / executed;

@@ -201,12 +201,12 @@ fn every_transaction_is_in_the_tables(server: &Server) {
             finished["transactions"], 200,
             "{mode} {pipeline}: {finished}"
         );
-        let turns = match (mode, pipeline) {
+        let round_trips = match (mode, pipeline) {
             ("multi", _) | (_, 7) => 200,
             (_, 3) => 600,
             _ => 1400,
         };
-        assert_eq!(finished["turns"], turns, "{mode} {pipeline}");
+        assert_eq!(finished["round_trips"], round_trips, "{mode} {pipeline}");
         assert_eq!(
             (&finished["queries"], &finished["rows"]),
             (&json!(1400), &json!(200))
@@ -331,7 +331,7 @@ fn logins_use_the_method_that_the_server_requests(server: &Server) {
         &json!({"kind": "custom", "statements": [{"name": "s", "sql": "SELECT 1"}],
         "transactions": [{"name": "t", "steps": [{"statement": "s"}]}]}),
     );
-    for (user, method, turns) in [
+    for (user, method, round_trips) in [
         ("u", "none", 2),
         ("scram", "scram-sha-256", 4),
         ("hashed", "md5", 3),
@@ -341,7 +341,7 @@ fn logins_use_the_method_that_the_server_requests(server: &Server) {
         job["password"] = "sécret".into();
         let receipt = success(&job)[0]["receipt"].clone();
         assert_eq!(receipt["auth_plugin"], method);
-        assert_eq!(receipt["connect_turns"], turns, "{user}");
+        assert_eq!(receipt["connect_turns"], round_trips, "{user}");
         assert_eq!(
             (&receipt["address_family"], &receipt["server_address"]),
             (&json!("unix"), &Value::Null)
@@ -376,7 +376,7 @@ fn logins_use_the_method_that_the_server_requests(server: &Server) {
 }
 
 fn the_receipt_has_the_tls_that_the_server_reports(server: &Server) {
-    for (versions, tls_version, turns) in [("1.2", "TLSv1.2", 2), ("1.3", "TLSv1.3", 1)] {
+    for (versions, tls_version, round_trips) in [("1.2", "TLSv1.2", 2), ("1.3", "TLSv1.3", 1)] {
         let mut job = server.job(&json!({"kind": "oltp_point_select", "db_ps_mode": "disable"}));
         server.tables("prepare", &json!({"kind": "oltp_point_select"}));
         job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port});
@@ -396,7 +396,7 @@ fn the_receipt_has_the_tls_that_the_server_reports(server: &Server) {
         );
         // Three round trips are for TCP, the request for TLS and the login. Servers before 18 choose another group than the first offered.
         let retried = u64::from(receipt["tls_retried"] == true);
-        assert_eq!(receipt["connect_turns"], 3 + turns + retried);
+        assert_eq!(receipt["connect_turns"], 3 + round_trips + retried);
         server.tables("cleanup", &json!({"kind": "oltp_point_select"}));
     }
 }

@@ -93,7 +93,7 @@ fn figures_of_pages_are_summed_over_the_window() {
         // Pages that end after the window are requested but not counted.
         assert!(pages <= requests.load(Ordering::Relaxed));
         assert_eq!(
-            finished["told"],
+            finished["app_counters"],
             json!({"hits": 3 * pages, "wall_ns": 70 * pages})
         );
         let reported = histogram(&finished, "told.wall_ns").expect("the figure has a histogram");

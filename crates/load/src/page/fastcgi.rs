@@ -183,7 +183,7 @@ impl ApplicationEndpoint {
             tls_group: None,
             tls_retried: None,
             tls_resumed: None,
-            connect_turns: 0,
+            connect_round_trips: 0,
             compression: None,
             compression_level: None,
             tcp_mss: None,

@@ -87,7 +87,7 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
         services: setup.services,
     })?;
 
-    let origin_ns = remote_start::wait_for_origin(job.held)?;
+    let origin_ns = remote_start::wait_for_origin(job.waits_for_begin)?;
     let start_ns = origin_ns + job.warmup_ns;
     let window = Window {
         start_ns,
@@ -139,7 +139,7 @@ fn window_options(job: &PageJob) -> WindowOptions<'_> {
         observe: &job.observe,
         open_loop: job.arrivals.is_some(),
         has_lookups,
-        report_latencies: job.held,
+        report_latencies: job.waits_for_begin,
     }
 }
 
@@ -152,6 +152,6 @@ fn finished_event(
     let mut finished = window_collector.finish(&kinds)?;
     finished.tcp = tcp_facts(&workers.tcp_infos());
     finished.services = sums.services;
-    finished.reported = sums.reported;
+    finished.app_counters = sums.reported;
     Ok(finished)
 }

@@ -41,7 +41,7 @@ pub(crate) fn zero_usage(service: &'static str) -> ServiceUse {
         service,
         connects: 0,
         requests: 0,
-        turns: 0,
+        round_trips: 0,
         bytes: Bytes::default(),
         hits: 0,
         misses: 0,
@@ -52,7 +52,7 @@ pub(crate) fn zero_usage(service: &'static str) -> ServiceUse {
 pub(crate) fn add_usage(sum: &mut ServiceUse, other: &ServiceUse) {
     sum.connects += other.connects;
     sum.requests += other.requests;
-    sum.turns += other.turns;
+    sum.round_trips += other.round_trips;
     sum.bytes.to_server += other.bytes.to_server;
     sum.bytes.to_client += other.bytes.to_client;
     sum.hits += other.hits;

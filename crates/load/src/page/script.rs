@@ -381,7 +381,7 @@ fn round_trip(
     }
     let usage = &mut usage[service];
     usage.requests += 1;
-    usage.turns += 1;
+    usage.round_trips += 1;
     usage.bytes.to_server += buffers.packet.len() as u64;
     usage.bytes.to_client += received_bytes;
     Ok(())
@@ -420,7 +420,7 @@ impl Page for Script {
         for (usage, endpoint) in self.usage.iter().zip(&plan.endpoints) {
             if endpoint.is_some() {
                 record.counters.queries += usage.requests;
-                record.counters.round_trips += usage.turns;
+                record.counters.round_trips += usage.round_trips;
                 record.counters.to_server += usage.bytes.to_server;
                 record.counters.to_client += usage.bytes.to_client;
                 record.services.push(*usage);

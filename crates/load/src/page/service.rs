@@ -140,7 +140,7 @@ impl ServiceEndpoint {
         let may_resume = self.service.tls.is_some() && threads > 1;
         if may_resume || connect == PageConnect::PerPage {
             let (socket, session) = open()?;
-            receipt.connect_turns = receipt::connect_round_trips(&self.address, &session);
+            receipt.connect_round_trips = receipt::connect_round_trips(&self.address, &session);
             receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
             connections.push(self.make_blocking(socket, session)?);
         }

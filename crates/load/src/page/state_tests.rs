@@ -37,7 +37,7 @@ impl State {
         record.counters.round_trips = 2;
         record.latencies = vec![(0, 7), (0, 9)];
         record.services.push(ServiceUse {
-            turns: 2,
+            round_trips: 2,
             ..page_record::zero_usage("redis")
         });
         record.reported = BTreeMap::from([("cpu_ns".to_owned(), 50), ("rows".to_owned(), 3)]);
@@ -101,7 +101,7 @@ fn pages_that_end_in_the_window_count() {
     assert_eq!(state.sums.kinds, ["turn.redis", "told.cpu_ns"]);
     let reported = BTreeMap::from([("cpu_ns".to_owned(), 100), ("rows".to_owned(), 6)]);
     assert_eq!(state.sums.reported, reported);
-    assert_eq!(state.sums.services[0].turns, 4);
+    assert_eq!(state.sums.services[0].round_trips, 4);
     // Two workers: one was busy for 200 and 2899 ns, the other not at all.
     assert!((totals.shares.busy[0] - 3099.0).abs() < 1.0);
 }

@@ -115,7 +115,7 @@ impl Plan {
             observe: &self.job.observe,
             open_loop: self.job.arrivals.is_some(),
             has_lookups: self.program.commands().is_some(),
-            report_latencies: self.job.held,
+            report_latencies: self.job.waits_for_begin,
         }
     }
 

@@ -61,7 +61,7 @@ class KeyLoad(TransactionLoad):
             service="redis" if is_redis(self.job.workload) else "memcached",
             connects=None,
             requests=finished.queries,
-            turns=finished.turns,
+            round_trips=finished.round_trips,
             bytes=finished.bytes,
             hits=finished.lookups.hits,
             misses=finished.lookups.misses,

@@ -201,9 +201,9 @@ class ArmTrials:
 
     def reported_per_page(self, name: str) -> float | None:
         """A figure per page that the application's pages reported about themselves. None if they did not report it."""
-        if not any(name in measured.told for measured in self.measured):
+        if not any(name in measured.app_counters for measured in self.measured):
             return None
-        return sum(measured.told.get(name, 0) for measured in self.measured) / self.pages
+        return sum(measured.app_counters.get(name, 0) for measured in self.measured) / self.pages
 
     # ------------------------------------------------------------ CPU
 
@@ -290,7 +290,7 @@ class ArmTrials:
         ]
         if reported_counts:
             return sum(reported_counts)
-        counted = sum(measured.turns for measured in self.measured) / self.pages
+        counted = sum(measured.round_trips for measured in self.measured) / self.pages
         return counted if self.key.application == "engine" and counted > 0 else None
 
     @property

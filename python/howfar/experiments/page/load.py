@@ -106,7 +106,7 @@ class PageLoad(TrialLoad[PageJob]):
         if not (reported := _reported_round_trips(outcome.finished)):
             return make_measured(outcome)
         requests = sum(reported.values())
-        return make_measured(outcome, queries=requests, turns=requests)
+        return make_measured(outcome, queries=requests, round_trips=requests)
 
 
 def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ def _find_unreported_pages(finished: Finished) -> tuple[str, ...]:
 
 
 def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[str]:
-    reported, pages = finished.told, finished.transactions
+    reported, pages = finished.app_counters, finished.transactions
     differences: list[str] = []
     for service, expected in spec.round_trips_of(pages).items():
         round_trips = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
@@ -303,7 +303,7 @@ def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[str]:
     differences: list[str] = []
     for service, expected in spec.round_trips_of(pages).items():
         use = use_by_service.get(service)
-        round_trips, connections = (use.turns, use.connects or 0) if use else (0, 0)
+        round_trips, connections = (use.round_trips, use.connects or 0) if use else (0, 0)
         differences += _describe_difference(pages, "made", round_trips, f"round trips to {service}", expected)
         if spec.per_page:
             differences += _describe_difference(pages, "made", connections, f"connections to {service}", pages)
@@ -347,13 +347,13 @@ def _page_round_trip_ns(finished: Finished) -> float:
     if count:
         return sum(histogram.mean_ns * histogram.count for histogram in histograms) / count
     reported = _reported_round_trips(finished)
-    return sum(finished.told.get(f"{service}_ns", 0) for service in reported) / max(sum(reported.values()), 1)
+    return sum(finished.app_counters.get(f"{service}_ns", 0) for service in reported) / max(sum(reported.values()), 1)
 
 
 def _reported_round_trips(finished: Finished) -> dict[str, int]:
     """Round trips by service, as an application's pages reported them."""
     suffix = "_turns"
-    return {name.removesuffix(suffix): count for name, count in finished.told.items() if name.endswith(suffix)}
+    return {name.removesuffix(suffix): count for name, count in finished.app_counters.items() if name.endswith(suffix)}
 
 
 LOADS = (PageLoad,)

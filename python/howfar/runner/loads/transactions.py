@@ -46,10 +46,10 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_per_transaction: int)
     """Facts about a load. `commits_per_transaction`: commits that change data per SQL transaction."""
     finished = outcome.finished
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
-    round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
+    round_trip_ns = job.connections * finished.elapsed_ns / max(finished.round_trips, 1)
     if job.arrivals is not None and (service := by_kind.get("service")) is not None:
         # Connections also wait until a transaction is due; that time is not part of a round trip.
-        round_trip_ns = service.mean_ns * service.count / max(finished.turns, 1)
+        round_trip_ns = service.mean_ns * service.count / max(finished.round_trips, 1)
     answered = _count_answered(finished, job)
     ended = _count_ended(finished, answered)
     if not commits_per_transaction or not finished.transactions:
