@@ -12,6 +12,7 @@ import pytest
 from tests.acknowledged_scenario import INSERTS
 
 from howfar.contract.messages import (
+    JOBS,
     LONGEST_VALUE,
     Compression,
     CustomStep,
@@ -46,7 +47,7 @@ def load(workload: Workload = KEYS, **fields: Any) -> LoadJob:
     )
 
 
-def check_refused(job: LoadJob | TablesJob | PageJob, reason: str) -> None:
+def check_refused(job: Any, reason: str) -> None:
     with pytest.raises(EngineFailed, match=re.escape(reason)) as caught:
         check_job(job)
     assert (caught.value.code, caught.value.exit_code) == ("bad_job", UsageError.exit_code)
@@ -66,7 +67,7 @@ def test_accepted_jobs() -> None:
 @pytest.mark.parametrize(
     ("workload", "reason"),
     [
-        (KeyValue(protocol="resp2", get=0, set=0), "the weights of get, set, multi_get and delete cannot all be 0"),
+        (KeyValue(protocol="resp2", get=0, set=0), "a workload of keys needs a command with a weight above 0"),
         (KeyValue(protocol="resp2", value=LONGEST, pipeline=64), "must be 64 MiB at most"),
         (KeyValue(protocol="resp2", value=LONGEST, multi_get=1, keys_each=64), "must be 64 MiB at most"),
         (KeyValue(protocol="resp2", value=UniformSize(low=2, high=1)), "sizes"),
@@ -108,6 +109,27 @@ def test_a_log_needs_one_key_a_transaction() -> None:
     for workload in (inserts(2), inserts(1, 1), Sysbench(kind="oltp_insert"), Sysbench(kind="oltp_write_only")):
         check_job(load(workload))
         check_refused(load(workload, acknowledged="/keys"), "a log of acknowledged keys")
+
+
+@pytest.mark.parametrize("kind", ["answer", "null", "ping", "pingpong", "repeat", "replay", "usage", "watch"])
+def test_jobs_of_each_kind_are_checked(kind: str) -> None:
+    job: Any = JOBS[kind].model_validate_json((EXAMPLES / f"job.{kind}.json").read_text())
+    check_job(job)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("repeat", {"statements": ()}, "a step refers to a statement that the job does not contain"),
+        ("watch", {"table": "a`b"}, "a table and a column are named by letters, digits and underscores"),
+        ("ping", {"step_timeout_ns": 0}, "step_timeout_ns is 0 and must be at least 1"),
+        ("null", {"threads": 0}, "threads must be 1..1024"),
+        ("usage", {"measure_ns": 0}, "measure_ns is 0 and must be at least 1"),
+    ],
+)
+def test_jobs_of_other_kinds_are_refused(kind: str, change: dict[str, Any], reason: str) -> None:
+    example = JOBS[kind].model_validate_json((EXAMPLES / f"job.{kind}.json").read_text())
+    check_refused(example.model_copy(update=change), reason)
 
 
 # ---------------------------------------------------------------- custom workloads

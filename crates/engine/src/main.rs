@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     match subcommand.as_deref() {
         Some("info") => info(),
         Some("schema") => print_schema(),
-        Some("check") => howfar_load::check(&std::env::args().nth(2).unwrap_or_default()),
+        Some("check") => check(&std::env::args().nth(2).unwrap_or_default()),
         Some("load") => howfar_load::run(),
         Some("bare") => howfar_load::run_bare(),
         Some("page") => howfar_load::run_page(),
@@ -62,6 +62,11 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Check a job of this kind without running it.
+fn check(kind: &str) -> ExitCode {
+    howfar_null::check(kind).unwrap_or_else(|| howfar_load::check(kind))
 }
 
 /// The version handshake.

@@ -55,7 +55,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::thread;
 
-use howfar_contract::jobs::{PageJob, TablesJob};
+use howfar_contract::jobs::{PageJob, PingJob, RepeatJob, TablesJob, UsageJob, WatchJob};
 use howfar_contract::{Failed, internal, read_job, report};
 
 /// Read a load job on stdin, run it, write events on stdout.
@@ -89,8 +89,12 @@ pub fn check(kind: &str) -> ExitCode {
         "tables" => read_job("tables").and_then(|job: TablesJob| job.check()),
         "page" => read_job("page").and_then(|job: PageJob| job.check()),
         "load" => read_job("load").and_then(|job| coordinator::check(&job).map(drop)),
+        "watch" => read_job("watch").and_then(|job: WatchJob| job.check()),
+        "repeat" => read_job("repeat").and_then(|job: RepeatJob| job.check()),
+        "ping" => read_job("ping").and_then(|job: PingJob| job.check()),
+        "usage" => read_job("usage").and_then(|job: UsageJob| job.check()),
         other => Err(Failed::bad_job(format!(
-            "`{other}` is no kind of job that can be checked"
+            "jobs of the kind `{other}` cannot be checked"
         ))),
     })
 }

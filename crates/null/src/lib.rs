@@ -65,6 +65,18 @@ pub fn replay() -> ExitCode {
     report(read_job("replay").and_then(|job| replay::replay(&job)))
 }
 
+/// Check a job of this kind on stdin without running it. Returns `None` if this crate has no such kind.
+pub fn check(kind: &str) -> Option<ExitCode> {
+    let outcome = match kind {
+        "null" => read_job(kind).and_then(|job: NullJob| job.check()),
+        "pingpong" => read_job(kind).and_then(|job: PingPongJob| job.check()),
+        "answer" => read_job(kind).and_then(|job: AnswerJob| job.check()),
+        "replay" => read_job(kind).and_then(|job: ReplayJob| job.check()),
+        _ => return None,
+    };
+    Some(report(outcome))
+}
+
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
     raise_descriptor_limit();

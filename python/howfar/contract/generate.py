@@ -76,7 +76,7 @@ _BOUNDS: Final = {
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
 """JSON schema's names and their pydantic equivalents."""
-_MESSAGES_IN_PLANS: Final = ("Sysbench", "Distribution")
+_MESSAGES_IN_PLANS: Final = ("Sysbench", "Distribution", "KeyValue")
 """Messages whose fields also exist in plans, under the same names."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),

@@ -30,7 +30,34 @@ from howfar.errors import EngineError, MissingError, UsageError, describe_exit_s
 from howfar.terminal_text import in_utf8
 
 if TYPE_CHECKING:
-    from howfar.contract.messages import Event, LoadJob, PageJob, TablesJob
+    from howfar.contract.messages import (
+        AnswerJob,
+        Event,
+        LoadJob,
+        NullJob,
+        PageJob,
+        PingJob,
+        PingPongJob,
+        RepeatJob,
+        ReplayJob,
+        TablesJob,
+        UsageJob,
+        WatchJob,
+    )
+
+    CheckableJob = (
+        AnswerJob
+        | LoadJob
+        | NullJob
+        | PageJob
+        | PingJob
+        | PingPongJob
+        | RepeatJob
+        | ReplayJob
+        | TablesJob
+        | UsageJob
+        | WatchJob
+    )
 
 _MAX_STDERR_CHARS = 4000
 _ANSWER_TIMEOUT_S = 20.0
@@ -127,7 +154,7 @@ def engine_info() -> Info:
     return info
 
 
-def check_job(job: LoadJob | TablesJob | PageJob) -> None:
+def check_job(job: CheckableJob) -> None:
     """Ask the engine whether it accepts a job, without running it. Raises EngineFailed with its refusal, EngineError, UsageError."""
     engine_info()
     try:

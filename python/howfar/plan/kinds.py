@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from howfar.plan import engine_limits as limits
 from howfar.plan.factors import FACTORS, factor_refusal
-from howfar.plan.quantities import PlanPart, refusal
+from howfar.plan.quantities import PlanPart
 
 if TYPE_CHECKING:
     from howfar.plan.types import Plan, StoredPlan
@@ -101,18 +102,12 @@ class Keys(PlanPart):
 
     count: int = Field(default=10_000, ge=1, le=100_000_000)
     value_bytes: int = Field(default=100, ge=0, le=1_000_000)
-    get: int = Field(default=9, ge=0, le=1_000_000)
-    set: int = Field(default=1, ge=0, le=1_000_000)
-    multi_get: int = Field(default=0, ge=0, le=1_000_000)
+    get: limits.Get = 9
+    set: limits.Set = 1
+    multi_get: limits.MultiGet = 0
     """Weight of gets of ten keys."""
-    pipeline: int = Field(default=1, ge=1, le=1000)
+    pipeline: limits.Pipeline = 1
     """Commands sent at once."""
-
-    @model_validator(mode="after")
-    def _check_commands(self) -> Self:
-        if not (self.get or self.set or self.multi_get):
-            raise refusal("some command needs a weight above 0")
-        return self
 
     def describe(self) -> str:
         """`10000 keys with values of 100 bytes, drawn evenly`."""

@@ -240,7 +240,7 @@ impl KeyValue {
             ),
             (
                 weights.iter().any(|&weight| weight > 0),
-                "the weights of get, set, multi_get and delete cannot all be 0",
+                "a workload of keys needs a command with a weight above 0",
             ),
             (
                 self.value.is_ordered(),
