@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{self, RecvFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A socket and its readiness, as epoll reported it or as a later call has shown.
@@ -18,17 +18,8 @@ pub(crate) struct SocketEnd {
 }
 
 impl SocketEnd {
-    pub(crate) const fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            readable: false,
-            writable: false,
-            is_hung_up: false,
-        }
-    }
-
     /// A socket whose readiness is unknown: it counts as ready until the first call shows whether it is.
-    pub(crate) const fn assume_ready(socket: OwnedFd) -> Self {
+    pub(crate) const fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
             readable: true,
@@ -44,28 +35,38 @@ impl SocketEnd {
         self.is_hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
     }
 
-    /// Read some bytes; `Ok(None)` if none are available now, `Some(0)` if the sender has ended.
+    /// Read some bytes; `None` if none are available now, `Some(0)` if the sender has ended. A reset counts as the end: bytes that the
+    /// sender sent before must still be passed on.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
-        match net::recv(&self.socket, buffer, RecvFlags::empty()) {
+        let receive = || net::recv(&self.socket, &mut *buffer, RecvFlags::empty());
+        match retry_on_intr(receive) {
             Ok((count, _)) => Ok(Some(count)),
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                Ok(None)
-            }
-            Err(Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => self.end_of_read(error),
         }
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-            Err(Errno::AGAIN) => {
-                self.writable = false;
-                Ok(0)
+    /// The result of a read that failed.
+    pub(crate) fn end_of_read(&mut self, error: Errno) -> rustix::io::Result<Option<usize>> {
+        match error {
+            Errno::AGAIN => {
+                self.readable = false;
+                Ok(None)
             }
-            Err(Errno::INTR) => Ok(0),
-            other => other,
+            Errno::CONNRESET => Ok(Some(0)),
+            error => Err(error),
         }
+    }
+
+    /// The result of a write: a socket without room takes 0 bytes.
+    pub(crate) fn written(
+        &mut self,
+        outcome: rustix::io::Result<usize>,
+    ) -> rustix::io::Result<usize> {
+        if outcome == Err(Errno::AGAIN) {
+            self.writable = false;
+            return Ok(0);
+        }
+        outcome
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::proxy::Store;
+
 /// Maximum bytes of a direction that may wait; while there are more, the tap does not read from the sender.
 pub(crate) const MAX_WAITING_BYTES: usize = 4 << 20;
 
@@ -33,24 +35,17 @@ impl PassedCounts {
     }
 }
 
-/// The bytes that wait, in order: none overtakes another, even if the delay becomes shorter.
+/// The bytes that wait, in order: none overtakes another, even if the delay becomes shorter. The end of the stream waits with them.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     waiting: VecDeque<Chunk>,
     waiting_bytes: usize,
     last_due_ns: u64,
-    /// When the end of the sender's stream is due, if it has ended; `u64::MAX` once the receiver's side is shut.
-    end_due_ns: Option<u64>,
-    /// The receiver has gone before the sender ended.
-    is_abandoned: bool,
 }
 
 impl Flow {
-    /// Add bytes that were read at `now_ns` and are due `delay_ns` later.
+    /// Add bytes that were read at `now_ns` and are due `delay_ns` later; no bytes are the end of the stream.
     pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_run: bool) {
-        if self.is_abandoned {
-            return;
-        }
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
         self.waiting_bytes += bytes.len();
         self.waiting.push_back(Chunk {
@@ -62,74 +57,52 @@ impl Flow {
         });
     }
 
-    /// Record that the sender ended at `now_ns`.
-    pub(crate) fn record_end(&mut self, now_ns: u64, delay_ns: u64) {
-        self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
-        self.end_due_ns.get_or_insert(self.last_due_ns);
-        self.is_abandoned = false;
-    }
-
-    pub(crate) fn has_room(&self) -> bool {
-        self.is_abandoned || (self.waiting_bytes < MAX_WAITING_BYTES && self.end_due_ns.is_none())
-    }
-
-    /// When the next bytes, or the end of the stream, are due.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        match self.waiting.front() {
-            Some(chunk) => Some(chunk.due_ns),
-            None => self.end_due_ns,
-        }
-    }
-
-    /// Pass the bytes that are due to `write`, which returns how many it took, until it takes no more. Returns the counts of passed bytes,
-    /// and whether all due bytes were passed.
+    /// Pass the bytes that are due to `write`, which returns how many it took, until it takes no more. Returns the counts of passed bytes.
     pub(crate) fn drain<E>(
         &mut self,
         now_ns: u64,
         mut write: impl FnMut(&[u8]) -> Result<usize, E>,
-    ) -> Result<(PassedCounts, bool), E> {
+    ) -> Result<PassedCounts, E> {
         let mut passed = PassedCounts::default();
         while let Some(chunk) = self.waiting.front_mut() {
             if chunk.due_ns > now_ns {
                 break;
             }
-            let taken = write(&chunk.bytes[chunk.written..])?;
-            if chunk.written == 0 && taken > 0 && chunk.begins_run {
-                passed.runs += 1;
-                passed.held_ns += now_ns.saturating_sub(chunk.read_ns);
-            }
-            passed.bytes += taken as u64;
-            self.waiting_bytes -= taken;
-            chunk.written += taken;
-            if chunk.written < chunk.bytes.len() {
-                return Ok((passed, false));
+            if !chunk.bytes.is_empty() {
+                let taken = write(&chunk.bytes[chunk.written..])?;
+                if chunk.written == 0 && taken > 0 && chunk.begins_run {
+                    passed.runs += 1;
+                    passed.held_ns += now_ns.saturating_sub(chunk.read_ns);
+                }
+                passed.bytes += taken as u64;
+                self.waiting_bytes -= taken;
+                chunk.written += taken;
+                if chunk.written < chunk.bytes.len() {
+                    break;
+                }
             }
             self.waiting.pop_front();
         }
-        Ok((passed, true))
+        Ok(passed)
+    }
+}
+
+impl Store for Flow {
+    fn has_room(&self) -> bool {
+        self.waiting_bytes < MAX_WAITING_BYTES
     }
 
-    /// Whether the receiver's side must be shut now, because all bytes have been passed on and the end is due. True only once.
-    pub(crate) fn must_shut_now(&mut self, now_ns: u64) -> bool {
-        let must_shut = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
-        if must_shut {
-            self.end_due_ns = Some(u64::MAX);
-        }
-        must_shut
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    /// Drop the bytes that wait and those that still come, because the receiver has gone. The tap still reads from the sender, because
-    /// a server that cannot write does not read the rest of its requests either.
-    pub(crate) fn abandon(&mut self) {
+    fn next_due_ns(&self) -> Option<u64> {
+        self.waiting.front().map(|chunk| chunk.due_ns)
+    }
+
+    fn clear(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
-        self.is_abandoned = self.end_due_ns.is_none();
-        self.end_due_ns = Some(u64::MAX);
-    }
-
-    /// Whether the receiver's side has been shut.
-    pub(crate) fn is_over(&self) -> bool {
-        self.end_due_ns == Some(u64::MAX)
     }
 }
 
@@ -152,14 +125,14 @@ mod tests {
     fn bytes_wait_exactly_for_the_delay() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"select", 1_000, 500, true);
-        let (passed, _) = flow
+        let passed = flow
             .drain(1_499, append_to(&mut out))
             .expect("writing to memory succeeds");
         assert_eq!(
             (passed, flow.next_due_ns()),
             (PassedCounts::default(), Some(1_500))
         );
-        let (passed, _) = flow
+        let passed = flow
             .drain(1_520, append_to(&mut out))
             .expect("writing to memory succeeds");
         assert_eq!((passed.bytes, passed.runs, passed.held_ns), (6, 1, 520));
@@ -180,15 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_stream_comes_after_the_bytes_and_once() {
+    fn the_end_of_the_stream_waits_behind_the_bytes() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"a", 0, 100, true);
-        flow.record_end(10, 100);
-        assert!(!flow.must_shut_now(200), "bytes wait");
-        flow.drain(200, append_to(&mut out))
-            .expect("writing to memory succeeds");
-        assert!(flow.must_shut_now(200));
-        assert!(!flow.must_shut_now(300) && flow.is_over());
+        flow.push(b"", 10, 100, false);
+        let mut drain_until = |now| {
+            flow.drain(now, append_to(&mut out))
+                .expect("writing to memory succeeds");
+            flow.is_empty()
+        };
+        assert!(!drain_until(100), "the end is due later");
+        assert!(drain_until(110));
     }
 
     proptest! {

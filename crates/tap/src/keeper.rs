@@ -17,7 +17,7 @@ use rustix::net::{
 
 use crate::application::Application;
 use crate::jobs::RecordJob;
-use crate::pipe::Pipe;
+use crate::splice::Pipe;
 
 pub(crate) const LISTENS: u8 = b'L';
 pub(crate) const OPENED: u8 = b'O';

@@ -1,28 +1,26 @@
 //! The tap: a program between an application and its server that passes every byte on unchanged, counts round trips, and can add a
 //! delay to each of them.
 //!
-//! There are two taps; `connections` is what they share. In the one that delays, `flow` is the pure part, one direction of a
-//! connection, and `relay` moves the bytes. The added delay is that of a network path: half of it in each direction, and one more
-//! round trip for a connect before data can follow. In the one that records, `pass` moves the bytes, `record` makes round trips of a
-//! copy, and `takeover` is a second process that takes over if the tap is killed. How a tap gets into the application's path is not
-//! part of this crate.
+//! `proxy` is the tap: it serves connections, and a mover decides how bytes get from one side to the other. `delay` holds them in
+//! memory until they are due. `splice` has the kernel move them at once and gives a copy to `record`, which makes round trips of it; if
+//! the tap is killed, the second process of `takeover` runs the same proxy. How a tap gets into the application's path is not part of
+//! this crate.
 
 mod address;
 mod application;
-mod connections;
+mod delay;
 mod end;
 mod flow;
 mod jobs;
 mod keeper;
 mod packets;
-mod pass;
-mod pipe;
+mod proxy;
 mod record;
-mod relay;
+mod splice;
 mod takeover;
 mod yielding;
 
-use std::io::BufRead;
+use std::io::{self, BufRead};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,16 +29,18 @@ use std::thread;
 
 use howfar_contract::{Contract, Failed, emit_or_fail, internal, parse_job, report};
 use rustix::event::{EventfdFlags, eventfd};
+use serde::de::DeserializeOwned;
 
 use application::{Application, raise_descriptor_limit};
+use delay::Delay;
 use jobs::{
     PacketsEnded, PacketsJob, RecordCommand, RecordEnded, RecordJob, Recorded, TapCounts, TapDelay,
     TapJob, TapReady, parse_command,
 };
 use keeper::Keeper;
-use pass::Passer;
+use proxy::Proxy;
 use record::Recorder;
-use relay::Relay;
+use splice::Splice;
 
 /// Pause before the recording's end is queued again if the recorder's queue was full.
 const FINISH_RETRY_NS: u64 = 5_000_000;
@@ -80,71 +80,76 @@ pub fn keep() -> ExitCode {
     takeover::run()
 }
 
-/// Lines of stdin, and the descriptor that wakes the relay for them.
+/// Lines of stdin, and the descriptor that wakes the proxy for them.
 #[derive(Debug)]
 struct Commands {
     lines: Receiver<Option<String>>,
     wake: Arc<OwnedFd>,
 }
 
-fn serve() -> Result<(), Failed> {
-    let commands =
-        read_stdin().map_err(|error| internal(format!("setting up the tap: {error}")))?;
+/// Start to read stdin; returns its commands, and the job in its first line.
+fn read_job<J: DeserializeOwned>(kind: &str) -> Result<(Commands, J), Failed> {
+    let commands = read_stdin().map_err(|error| setup_error(&error))?;
     let Ok(Some(text)) = commands.lines.recv() else {
         return Err(Failed::bad_job("stdin was closed before a job arrived"));
     };
-    let job: TapJob = parse_job("tap", &text)?;
+    let job = parse_job(kind, &text)?;
+    Ok((commands, job))
+}
+
+fn setup_error(error: &io::Error) -> Failed {
+    internal(format!("setting up the tap: {error}"))
+}
+
+fn run_error(error: &io::Error) -> Failed {
+    internal(format!("the tap: {error}"))
+}
+
+fn serve() -> Result<(), Failed> {
+    let (commands, job) = read_job::<TapJob>("tap")?;
     let (listener, port) = address::listen(&job.listen)?;
-    let mut relay = Relay::new(listener, job.server, Arc::clone(&commands.wake))
-        .map_err(|error| internal(format!("setting up the tap: {error}")))?;
-    emit_or_fail(&TapReady { port })?;
-    let outcome = loop {
-        if let Err(error) = relay.process_events() {
-            break Err(internal(format!("the tap: {error}")));
-        }
-        match run_commands(&commands, &mut relay) {
-            Ok(true) => {}
-            Ok(false) => break Ok(()),
-            Err(failed) => break Err(failed),
-        }
-    };
+    let wake = Arc::clone(&commands.wake);
+    let mut proxy = Proxy::new(Delay::new(), listener, job.server, wake)
+        .map_err(|error| setup_error(&error))?;
+    let outcome = emit_or_fail(&TapReady { port })
+        .and_then(|()| delay_until_stdin_ends(&commands, &mut proxy));
     address::remove_socket_file(&job.listen);
     outcome
 }
 
-/// Execute the commands that stdin has delivered so far; false once it has ended.
-fn run_commands(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
-    while let Ok(line) = commands.lines.try_recv() {
-        let Some(line) = line else { return Ok(false) };
-        let command = TapDelay::parse(&line)?;
-        emit_or_fail(&relay.set_delay(command.delay_ns))?;
+/// Pass on until stdin ends.
+fn delay_until_stdin_ends(commands: &Commands, proxy: &mut Proxy<Delay>) -> Result<(), Failed> {
+    loop {
+        proxy
+            .process_events(None)
+            .map_err(|error| run_error(&error))?;
+        while let Ok(line) = commands.lines.try_recv() {
+            let Some(line) = line else { return Ok(()) };
+            let command = TapDelay::parse(&line)?;
+            emit_or_fail(&proxy.set_delay(command.delay_ns))?;
+        }
     }
-    Ok(true)
 }
 
 fn serve_recorded() -> Result<(), Failed> {
     raise_descriptor_limit();
-    let setup_error = |error| internal(format!("setting up the recorder: {error}"));
-    let commands = read_stdin().map_err(setup_error)?;
-    let Ok(Some(text)) = commands.lines.recv() else {
-        return Err(Failed::bad_job("stdin was closed before a job arrived"));
-    };
-    let job: RecordJob = parse_job("record", &text)?;
+    let (commands, job) = read_job::<RecordJob>("record")?;
     let (listener, port) = address::listen(&job.listen)?;
-    let keeper = Keeper::start(&job, &listener).map_err(setup_error)?;
-    let mut passer =
-        Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setup_error)?;
-    passer.keeper = Some(keeper);
-    passer.recorder = Some(Recorder::start(job.page_by).map_err(setup_error)?);
+    let keeper = Keeper::start(&job, &listener).map_err(|error| setup_error(&error))?;
+    let wake = Arc::clone(&commands.wake);
+    let mut proxy = Proxy::new(Splice::default(), listener, job.server, wake)
+        .map_err(|error| setup_error(&error))?;
+    proxy.mover.keeper = Some(keeper);
+    proxy.mover.recorder = Some(Recorder::start(job.page_by).map_err(|error| setup_error(&error))?);
     let outcome = emit_or_fail(&TapReady { port }).and_then(|()| {
-        let application = record_until_stdin_ends(&commands, &mut passer)?;
-        passer.recorder = None;
-        passer
+        let application = record_until_stdin_ends(&commands, &mut proxy)?;
+        proxy.mover.recorder = None;
+        proxy
             .serve_application(&application)
-            .map_err(|error| internal(format!("the recorder: {error}")))
+            .map_err(|error| run_error(&error))
     });
     address::remove_socket_file(&job.listen);
-    if let Some(keeper) = passer.keeper.take() {
+    if let Some(keeper) = proxy.mover.keeper.take() {
         keeper.dismiss();
     }
     outcome
@@ -153,7 +158,7 @@ fn serve_recorded() -> Result<(), Failed> {
 /// Pass on and record until stdin ends; returns the application to serve from then on.
 fn record_until_stdin_ends(
     commands: &Commands,
-    passer: &mut Passer,
+    proxy: &mut Proxy<Splice>,
 ) -> Result<Application, Failed> {
     let mut application = Application::default();
     let mut is_finishing = false;
@@ -166,23 +171,23 @@ fn record_until_stdin_ends(
             match parse_command(&line)? {
                 RecordCommand::RecordFor { namespace } => {
                     application = Application::open(namespace);
-                    if let Some(keeper) = &mut passer.keeper {
+                    if let Some(keeper) = &mut proxy.mover.keeper {
                         keeper.send_application(&application);
                     }
                 }
                 RecordCommand::RecordFinish {} => is_finishing = true,
             }
         }
-        passer
+        proxy
             .process_events(is_finishing.then_some(FINISH_RETRY_NS))
-            .map_err(|error| internal(format!("the recorder: {error}")))?;
+            .map_err(|error| run_error(&error))?;
         if is_finishing {
-            is_finishing = !passer.finish_recording();
+            is_finishing = !proxy.finish_recording();
         }
     }
 }
 
-fn read_stdin() -> std::io::Result<Commands> {
+fn read_stdin() -> io::Result<Commands> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, lines) = channel();
     let wake_writer = Arc::clone(&wake);
@@ -193,12 +198,12 @@ fn read_stdin() -> std::io::Result<Commands> {
 }
 
 fn forward_stdin(sender: &Sender<Option<String>>, wake: &OwnedFd) {
-    let lines = std::io::stdin().lock().lines().map_while(Result::ok);
+    let lines = io::stdin().lock().lines().map_while(Result::ok);
     for line in lines.map(Some).chain([None]) {
         if sender.send(line).is_err() {
             return;
         }
-        // This fails only if the counter is full, which wakes the relay as well.
+        // This fails only if the counter is full, which wakes the proxy as well.
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
     }
 }

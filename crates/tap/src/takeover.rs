@@ -18,8 +18,8 @@ use crate::keeper::{
     APPLICATION, CLOSED, CONNECTED, HEADER_BYTES, LISTENS, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES,
     OPENED,
 };
-use crate::pass::Passer;
-use crate::pipe::Pipe;
+use crate::proxy::Proxy;
+use crate::splice::{Pipe, Splice};
 
 /// The descriptors of one connection.
 #[derive(Debug)]
@@ -128,14 +128,15 @@ fn take_over(
     application: &Application,
 ) -> io::Result<()> {
     let unused_wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let mut passer = Passer::new(listener, job.server, unused_wake)?;
+    let mut proxy = Proxy::new(Splice::default(), listener, job.server, unused_wake)?;
     for (id, connection) in connections {
-        let to_server = Pipe::adopt(connection.to_server)?;
-        let to_client = Pipe::adopt(connection.to_client)?;
-        let HeldConnection { client, server, .. } = connection;
-        passer.add(id, client, server, to_server, to_client)?;
+        let pipes = [
+            Pipe::adopt(connection.to_server)?,
+            Pipe::adopt(connection.to_client)?,
+        ];
+        proxy.adopt(connection.client, connection.server, pipes, id)?;
     }
-    let outcome = passer.serve_application(application);
+    let outcome = proxy.serve_application(application);
     crate::address::remove_socket_file(&job.listen);
     outcome
 }
