@@ -116,7 +116,7 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
             .map_err(translate)?;
         answer_bytes = 0;
         let outcome = loop {
-            let Some(transport) = &connection.transport else {
+            let Some(transport) = connection.transport() else {
                 return Err(internal("an open connection has a socket"));
             };
             ioctl_fionbio(&transport.socket, false)
@@ -147,7 +147,7 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
             ));
         }
     }
-    let Some(transport) = connection.transport else {
+    let Some(transport) = connection.close() else {
         return Err(internal("an open connection has a socket"));
     };
     Ok(BareConnection {

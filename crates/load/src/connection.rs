@@ -22,7 +22,7 @@ pub(crate) enum NextStep {
     Refused(ServerRefusal),
 }
 
-/// What a connection is doing.
+/// The socket of a connection.
 #[derive(Debug)]
 pub(crate) enum State {
     /// No socket, and none is being opened.
@@ -38,32 +38,10 @@ pub(crate) enum State {
         until_ns: u64,
     },
     Connecting(Opening, Box<Connecting>),
-    /// Open; no statement was sent yet. `first_ns`: when a timer begins the first transaction; `None` before the load.
-    Opened {
-        first_ns: Option<u64>,
-    },
-    /// Open, between two transactions, without a timer or a pending answer.
-    Free,
-    /// A pause before the next statement.
-    Thinking {
-        until_ns: u64,
-    },
-    /// A statement was sent and its answer is not complete. `first_byte_ns`: when its first byte was seen, if that is measured.
-    AwaitingAnswer {
-        first_byte_ns: Option<u64>,
-    },
+    Open(Box<Transport>),
 }
 
 impl State {
-    /// The time of the connection's valid timer; its other timers are stale.
-    pub(crate) fn timer_ns(&self) -> Option<u64> {
-        match *self {
-            Self::Thinking { until_ns } | Self::WaitingToRetry { until_ns, .. } => Some(until_ns),
-            Self::Opened { first_ns } => first_ns,
-            _ => None,
-        }
-    }
-
     /// Whether the connection broke under load and has not been restored.
     pub(crate) fn is_lost(&self) -> bool {
         match *self {
@@ -71,9 +49,41 @@ impl State {
             Self::WaitingToRetry { opening, .. } | Self::Connecting(opening, _) => {
                 opening.after_loss
             }
-            _ => false,
+            Self::Closed | Self::Open(_) => false,
         }
     }
+}
+
+/// The work of a connection. A transaction outlives the socket: it waits until another is open.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a transaction begins on the hot path, where a box would be allocated"
+)]
+pub(crate) enum Work {
+    /// No transaction. `first_ns`: when a timer begins the first; `None` before the load and after the first.
+    Idle { first_ns: Option<u64> },
+    /// A transaction, until the worker has counted it after its last answer.
+    Active(Transaction),
+    /// No further transaction may begin.
+    Finished,
+}
+
+/// How far the present statement of a transaction is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// It is sent as soon as the connection is open.
+    Ready,
+    /// A pause before the statement. `last_sent_ns`: when the one before it was sent, if there was one.
+    Thinking {
+        until_ns: u64,
+        last_sent_ns: Option<u64>,
+    },
+    /// Its answer is not complete. `first_byte_ns`: when the answer's first byte was seen, if that is measured.
+    AwaitingAnswer {
+        sent_ns: u64,
+        first_byte_ns: Option<u64>,
+    },
 }
 
 /// The attempts to open a connection.
@@ -89,13 +99,12 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 pub(crate) struct Transaction {
     cursor: Cursor,
-    /// The statement under way, or the next one; `None` after the last.
-    due: Option<DueStatement>,
+    /// The statement under way, or the next one.
+    due: DueStatement,
+    pub(crate) step: Step,
     failed_attempts: u64,
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
-    /// When the first byte of its latest statement was sent; 0 before the first.
-    pub(crate) sent_ns: u64,
     pub(crate) counters: Counters,
 }
 
@@ -103,7 +112,16 @@ impl Transaction {
     /// Kind of the statement under way.
     #[inline]
     pub(crate) fn kind(&self) -> usize {
-        self.due.map_or(0, |due| due.kind)
+        self.due.kind
+    }
+
+    /// When the latest statement was sent, if one was on this socket.
+    fn last_sent_ns(&self) -> Option<u64> {
+        match self.step {
+            Step::Ready => None,
+            Step::Thinking { last_sent_ns, .. } => last_sent_ns,
+            Step::AwaitingAnswer { sent_ns, .. } => Some(sent_ns),
+        }
     }
 }
 
@@ -112,13 +130,9 @@ pub(crate) struct Connection {
     /// The connection's number in the job.
     pub(crate) id: u64,
     pub(crate) state: State,
-    pub(crate) transport: Option<Box<Transport>>,
+    pub(crate) work: Work,
     pub(crate) memory: Memory,
     completed_transactions: u64,
-    /// The transaction under way, until the worker has counted it after its last answer.
-    pub(crate) transaction: Option<Transaction>,
-    /// Whether the connection's work is over, because no further transaction may begin.
-    pub(crate) is_finished: bool,
     /// Number of transactions in the measured window, and the sum of their times.
     pub(crate) window_transactions: u64,
     pub(crate) busy_ns: u64,
@@ -132,11 +146,9 @@ impl Connection {
         Self {
             id,
             state: State::Closed,
-            transport: None,
+            work: Work::Idle { first_ns: None },
             memory: program.memory(id),
             completed_transactions: 0,
-            transaction: None,
-            is_finished: false,
             window_transactions: 0,
             busy_ns: 0,
             transactions_since_open: 0,
@@ -146,56 +158,118 @@ impl Connection {
     /// An open connection, before the load.
     pub(crate) fn open(id: u64, program: &Program, transport: Transport) -> Self {
         Self {
-            state: State::Opened { first_ns: None },
-            transport: Some(Box::new(transport)),
+            state: State::Open(Box::new(transport)),
             ..Self::new(id, program)
         }
     }
 
-    pub(crate) fn prepared_count(&self) -> u32 {
-        self.transport
-            .as_ref()
-            .map_or(0, |transport| transport.statements.prepared_count())
+    #[inline]
+    pub(crate) fn transport(&self) -> Option<&Transport> {
+        match &self.state {
+            State::Open(transport) => Some(transport),
+            _ => None,
+        }
     }
 
-    /// The statement under way, or the next one.
-    fn due(&self) -> Option<&DueStatement> {
-        self.transaction.as_ref()?.due.as_ref()
+    #[inline]
+    pub(crate) fn transport_mut(&mut self) -> Option<&mut Transport> {
+        match &mut self.state {
+            State::Open(transport) => Some(transport),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn transaction(&self) -> Option<&Transaction> {
+        match &self.work {
+            Work::Active(transaction) => Some(transaction),
+            Work::Idle { .. } | Work::Finished => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn transaction_mut(&mut self) -> Option<&mut Transaction> {
+        match &mut self.work {
+            Work::Active(transaction) => Some(transaction),
+            Work::Idle { .. } | Work::Finished => None,
+        }
+    }
+
+    /// Take the transport of a connection that is closed now.
+    pub(crate) fn close(&mut self) -> Option<Transport> {
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Open(transport) => Some(*transport),
+            _ => None,
+        }
+    }
+
+    /// Take the transport of a connection that broke. What it did on this socket is void, and so is the timer of its first transaction.
+    #[cold]
+    pub(crate) fn lose(&mut self) -> Option<Transport> {
+        match &mut self.work {
+            Work::Idle { first_ns } => *first_ns = None,
+            Work::Active(transaction) => transaction.step = Step::Ready,
+            Work::Finished => {}
+        }
+        self.close()
+    }
+
+    /// The time of the connection's valid timer; its other timers are stale.
+    pub(crate) fn timer_ns(&self) -> Option<u64> {
+        match (&self.state, &self.work) {
+            (State::WaitingToRetry { until_ns, .. }, _) => Some(*until_ns),
+            (_, Work::Idle { first_ns }) => *first_ns,
+            (_, Work::Active(transaction)) => match transaction.step {
+                Step::Thinking { until_ns, .. } => Some(until_ns),
+                Step::Ready | Step::AwaitingAnswer { .. } => None,
+            },
+            (_, Work::Finished) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.transaction()
+            .is_some_and(|transaction| matches!(transaction.step, Step::AwaitingAnswer { .. }))
+    }
+
+    pub(crate) fn prepared_count(&self) -> u32 {
+        self.transport()
+            .map_or(0, |transport| transport.statements.prepared_count())
     }
 
     /// Name of the statement under way, for messages.
     pub(crate) fn statement_name<'a>(&self, program: &'a Program) -> &'a str {
-        self.due()
-            .map_or("query", |due| program.kinds()[due.kind].name.as_str())
+        self.transaction().map_or("query", |transaction| {
+            program.kinds()[transaction.kind()].name.as_str()
+        })
     }
 
-    /// When the first byte of the latest statement was sent; 0 if none was.
-    pub(crate) fn sent_ns(&self) -> u64 {
-        self.transaction
-            .as_ref()
-            .map_or(0, |transaction| transaction.sent_ns)
+    /// When the latest statement of the transaction was sent, if one was on this socket.
+    pub(crate) fn last_sent_ns(&self) -> Option<u64> {
+        self.transaction()?.last_sent_ns()
     }
 
     /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
-        // Advance the cursor after it is in place: a transaction built before would be copied from the stack.
-        let transaction = self.transaction.insert(Transaction {
-            cursor: program.transaction(self.id, self.completed_transactions),
-            due: None,
+        let mut cursor = program.transaction(self.id, self.completed_transactions);
+        let due = first_statement(&mut cursor, program);
+        self.work = Work::Active(Transaction {
+            cursor,
+            due,
+            step: Step::Ready,
             failed_attempts: 0,
             intended_ns,
             began_ns: now,
-            sent_ns: 0,
             counters: Counters::default(),
         });
-        transaction.due = transaction.cursor.next(program);
     }
 
     /// Count a failed attempt, and restart the present transaction with newly drawn values; its latency covers all attempts.
     #[cold]
     pub(crate) fn restart(&mut self, program: &Program) {
-        let Some(transaction) = &mut self.transaction else {
+        let Work::Active(transaction) = &mut self.work else {
             return;
         };
         transaction.counters.errors += 1;
@@ -205,16 +279,28 @@ impl Connection {
             self.completed_transactions,
             transaction.failed_attempts,
         );
-        transaction.due = transaction.cursor.next(program);
+        transaction.due = first_statement(&mut transaction.cursor, program);
     }
 
     /// Length of the pause before the next statement.
     #[inline]
     pub(crate) fn think_ns(&self) -> u64 {
-        self.due().map_or(0, |due| due.think_ns)
+        self.transaction()
+            .map_or(0, |transaction| transaction.due.think_ns)
     }
 
-    /// Send the next statement. `now` is the clock's last reading.
+    /// Pause before the next statement.
+    pub(crate) fn pause(&mut self, until_ns: u64) {
+        if let Some(transaction) = self.transaction_mut() {
+            let last_sent_ns = transaction.last_sent_ns();
+            transaction.step = Step::Thinking {
+                until_ns,
+                last_sent_ns,
+            };
+        }
+    }
+
+    /// Send the next statement of the transaction, if one is under way and the connection is open. `now` is the clock's last reading.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -222,30 +308,25 @@ impl Connection {
         context: &mut WorkerContext,
         driver: &mut Driver,
     ) -> Result<(), ConnectionError> {
-        let Some(transport) = self.transport.as_deref_mut() else {
-            unreachable!("only an open connection sends")
-        };
-        let Some(transaction) = &mut self.transaction else {
-            unreachable!("only a transaction sends")
-        };
-        let Some(due) = transaction.due else {
-            unreachable!("a transaction has a statement until its last is answered")
+        let (State::Open(transport), Work::Active(transaction)) = (&mut self.state, &mut self.work)
+        else {
+            return Ok(());
         };
         let program = &*context.program;
         let packet = &mut context.packet;
         packet.clear();
         let request = Request {
             program,
-            due,
+            due: transaction.due,
             cursor: &mut transaction.cursor,
             memory: &mut self.memory,
             statements: &mut transport.statements,
         };
         let statements = transport.replies.encode(request, packet);
-        self.state = State::AwaitingAnswer {
+        transaction.step = Step::AwaitingAnswer {
+            sent_ns: now,
             first_byte_ns: None,
         };
-        transaction.sent_ns = now;
         transaction.counters.queries += statements;
         transaction.counters.round_trips += 1;
         transaction.counters.to_server += packet.len() as u64;
@@ -259,21 +340,17 @@ impl Connection {
         bytes: &[u8],
         context: &mut WorkerContext,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        let Some(transport) = self.transport.as_deref_mut() else {
-            unreachable!("only an open connection receives")
+        let State::Open(transport) = &mut self.state else {
+            return Ok(None);
         };
         // A notice that the server sends between transactions belongs to none of them.
         let mut uncounted_bytes = 0;
-        let (types, to_client) = match &mut self.transaction {
-            Some(Transaction {
-                due: Some(due),
-                counters,
-                ..
-            }) => (
+        let (types, to_client) = match &mut self.work {
+            Work::Active(Transaction { due, counters, .. }) => (
                 transport.statements.types(due.slot),
                 &mut counters.to_client,
             ),
-            _ => (&[][..], &mut uncounted_bytes),
+            Work::Idle { .. } | Work::Finished => (&[][..], &mut uncounted_bytes),
         };
         let (replies, handling) = (&mut transport.replies, &mut context.row_handling);
         if transport.channel.is_plain() {
@@ -310,7 +387,7 @@ impl Connection {
     pub(crate) fn handle_outcome(&mut self, outcome: Outcome, context: &WorkerContext) -> NextStep {
         match outcome {
             Outcome::Done(done) => {
-                if let Some(transaction) = &mut self.transaction {
+                if let Some(transaction) = self.transaction_mut() {
                     transaction.counters.add_answer(&done);
                 }
                 self.advance(&context.program)
@@ -327,12 +404,11 @@ impl Connection {
     /// Handle answers to commands. Errors among them end the job or are only counted, because a command is never sent again.
     #[inline]
     fn handle_commands(&mut self, context: &WorkerContext) -> NextStep {
-        if let Some(counts) = self
-            .transport
-            .as_ref()
-            .and_then(|transport| transport.replies.counts())
-        {
-            if let Some(transaction) = &mut self.transaction {
+        let State::Open(transport) = &self.state else {
+            return self.advance(&context.program);
+        };
+        if let Some(counts) = transport.replies.counts() {
+            if let Work::Active(transaction) = &mut self.work {
                 transaction.counters.add_commands(counts);
             }
             let stops_on_error = context
@@ -349,16 +425,21 @@ impl Connection {
     /// Advance to the next statement, or end the transaction.
     #[inline]
     fn advance(&mut self, program: &Program) -> NextStep {
-        if let Some(transaction) = &mut self.transaction {
+        if let Work::Active(transaction) = &mut self.work {
             if let Some(due) = transaction.cursor.next(program) {
-                transaction.due = Some(due);
+                transaction.due = due;
                 return NextStep::Statement;
             }
-            transaction.due = None;
         }
         self.completed_transactions += 1;
         self.transactions_since_open += 1;
-        self.state = State::Free;
         NextStep::Transaction
     }
+}
+
+#[inline]
+fn first_statement(cursor: &mut Cursor, program: &Program) -> DueStatement {
+    cursor
+        .next(program)
+        .expect("a transaction has at least one statement")
 }

@@ -9,7 +9,7 @@ use super::{INTEREST, Worker, WorkerEvent};
 use crate::acknowledged::KeyOutcome;
 use crate::clock::now_ns;
 use crate::connecting::Connecting;
-use crate::connection::{Connection, Opening, State};
+use crate::connection::{Connection, Opening, State, Work};
 use crate::failure::{self, TimeLimit};
 use crate::session::Phase;
 use crate::transport::Transport;
@@ -28,7 +28,7 @@ impl Worker<'_> {
     /// Open all closed connections before the load.
     pub(super) fn open_all(&mut self) -> Result<(), Failed> {
         for index in 0..self.connections.len() {
-            if self.connections[index].transport.is_some() {
+            if self.connections[index].transport().is_some() {
                 self.register(index, false)?;
             } else if !self.opens_later(index) {
                 self.enqueue(index, None, false);
@@ -179,14 +179,14 @@ impl Worker<'_> {
         };
         self.opening_count -= 1;
         let connection = &mut self.connections[index];
-        let opened = State::Opened { first_ns: None };
-        let State::Connecting(_, connecting) = std::mem::replace(&mut connection.state, opened)
+        let State::Connecting(_, connecting) =
+            std::mem::replace(&mut connection.state, State::Closed)
         else {
             return Ok(());
         };
         let now = now_ns();
         let opened_ns = now - connecting.began_ns;
-        connection.transport = Some(Box::new(Transport::new(connecting.socket, session)));
+        connection.state = State::Open(Box::new(Transport::new(connecting.socket, session)));
         connection.transactions_since_open = 0;
         self.register(index, true)?;
         self.open_waiting(now)?;
@@ -214,14 +214,13 @@ impl Worker<'_> {
             load.tally.count_reconnect();
         }
         self.pass_due_edges(now);
-        if self.connections[index].transaction.is_some() {
-            self.send_or_pause(index, now)
-        } else if !self.connections[index].is_finished
-            && self.connections[index].id < u64::from(self.plan.job.connections)
-        {
-            self.start_next(index, now)
-        } else {
-            Ok(())
+        let connection = &self.connections[index];
+        match connection.work {
+            Work::Active(_) => self.send_or_pause(index, now),
+            Work::Idle { .. } if connection.id < u64::from(self.plan.job.connections) => {
+                self.start_next(index, now)
+            }
+            Work::Idle { .. } | Work::Finished => Ok(()),
         }
     }
 
@@ -247,20 +246,18 @@ impl Worker<'_> {
                 .retain(|&(free_index, _)| free_index as usize != index);
         }
         let connection = &mut self.connections[index];
-        let transport = connection.transport.take();
+        let transport = connection.lose();
         connection.restart(&self.context.program);
         if let Some(transport) = transport {
-            self.close_transport(*transport, false);
+            self.close_transport(transport, false);
         }
         self.open(index, now, true)
     }
 
     /// Close a connection on which nothing is in flight.
     pub(super) fn close(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        connection.state = State::Closed;
-        if let Some(transport) = connection.transport.take() {
-            self.close_transport(*transport, true);
+        if let Some(transport) = self.connections[index].close() {
+            self.close_transport(transport, true);
         }
     }
 
@@ -275,9 +272,9 @@ impl Worker<'_> {
         self.is_stopping = true;
         self.queued_connections.clear();
         for index in 0..self.connections.len() {
-            match self.connections[index].state {
-                State::AwaitingAnswer { .. } => {}
-                _ => self.close_for_good(index),
+            let connection = &self.connections[index];
+            if connection.transport().is_none() || !connection.awaits_answer() {
+                self.close_for_good(index);
             }
         }
     }

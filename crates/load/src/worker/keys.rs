@@ -7,7 +7,7 @@ use howfar_wire::ErrorCode;
 use super::{Worker, WorkerEvent};
 use crate::acknowledged::{KeyOutcome, Log};
 use crate::clock::now_ns;
-use crate::connection::{NextStep, State};
+use crate::connection::NextStep;
 use crate::failure;
 
 impl Worker<'_> {
@@ -41,10 +41,11 @@ impl Worker<'_> {
             return Ok(());
         };
         let connection = &mut self.connections[index];
-        let Some(key) = connection.memory.take_key() else {
+        let (Some(key), Some(sent_ns)) = (connection.memory.take_key(), connection.last_sent_ns())
+        else {
             return Ok(());
         };
-        log.write(key, connection.id, connection.sent_ns(), now, outcome)
+        log.write(key, connection.id, sent_ns, now, outcome)
     }
 
     /// End the log; keys without an answer are logged as unknown.
@@ -83,10 +84,8 @@ impl Worker<'_> {
             load.free_connections
                 .retain(|&(free_index, _)| free_index as usize != index);
         }
-        let connection = &mut self.connections[index];
-        connection.state = State::Closed;
-        if let Some(transport) = connection.transport.take() {
-            self.close_transport(*transport, false);
+        if let Some(transport) = self.connections[index].lose() {
+            self.close_transport(transport, false);
         }
         self.send_event(WorkerEvent::Interrupted(failed));
         Ok(())

@@ -3,7 +3,7 @@
 use howfar_contract::Failed;
 
 use super::Worker;
-use crate::connection::State;
+use crate::connection::Step;
 use crate::connection_error::ConnectionError;
 use crate::counts::Stage;
 use crate::session::Outcome;
@@ -13,7 +13,14 @@ impl Worker<'_> {
     #[inline]
     pub(super) fn measure(&mut self, index: usize, now: u64, last_byte_ns: u64, outcome: &Outcome) {
         let connection = &self.connections[index];
-        let (Some(load), Some(transaction)) = (&mut self.load, &connection.transaction) else {
+        let (Some(load), Some(transaction)) = (&mut self.load, connection.transaction()) else {
+            return;
+        };
+        let Step::AwaitingAnswer {
+            sent_ns,
+            first_byte_ns,
+        } = transaction.step
+        else {
             return;
         };
         load.tally.answered += match outcome {
@@ -27,17 +34,16 @@ impl Worker<'_> {
             Outcome::Done(_) if self.context.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally
-                    .record_statement(transaction.kind(), now - transaction.sent_ns);
+                    .record_statement(transaction.kind(), now - sent_ns);
             }
             Outcome::Commands => {
                 let counts = connection
-                    .transport
-                    .as_ref()
+                    .transport()
                     .and_then(|transport| transport.replies.counts());
                 let error_replies = counts.map_or(&[][..], |counts| &counts.errors);
                 if error_replies.is_empty() {
                     load.tally
-                        .record_statement(transaction.kind(), now - transaction.sent_ns);
+                        .record_statement(transaction.kind(), now - sent_ns);
                 }
                 for error_reply in error_replies {
                     load.tally.count_error(error_reply.word.code());
@@ -45,15 +51,8 @@ impl Worker<'_> {
             }
             Outcome::Failed(error) => load.tally.count_error(error.code),
         }
-        if last_byte_ns > 0 {
-            let State::AwaitingAnswer {
-                first_byte_ns: Some(first),
-            } = connection.state
-            else {
-                return;
-            };
-            load.tally
-                .record_stage(Stage::Wait, first - transaction.sent_ns);
+        if let Some(first) = first_byte_ns.filter(|_| last_byte_ns > 0) {
+            load.tally.record_stage(Stage::Wait, first - sent_ns);
             load.tally
                 .record_stage(Stage::Transfer, last_byte_ns - first);
             load.tally.record_stage(Stage::Parse, now - last_byte_ns);

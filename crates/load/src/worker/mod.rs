@@ -33,7 +33,7 @@ use rustix::time::{
 
 use crate::acknowledged::{Log, OutcomeCounts};
 use crate::clock::{now_ns, timespec};
-use crate::connection::{Connection, State};
+use crate::connection::{Connection, State, Work};
 use crate::context::WorkerContext;
 use crate::schedule::Schedule;
 use crate::tally::{PassedEdge, Tally, Window};
@@ -295,10 +295,9 @@ impl Worker<'_> {
         let [connection] = &self.connections[..] else {
             return None;
         };
-        let awaits_answer = matches!(connection.state, State::AwaitingAnswer { .. })
+        let awaits_answer = connection.awaits_answer()
             && connection
-                .transport
-                .as_ref()
+                .transport()
                 .is_some_and(|transport| transport.unsent.is_empty());
         (awaits_answer && load.schedule.is_none() && self.timers.is_empty() && !self.is_stopping)
             .then_some(0)
@@ -361,7 +360,7 @@ impl Worker<'_> {
                 break;
             }
             self.timers.pop();
-            if self.connections[index as usize].state.timer_ns() == Some(when_ns) {
+            if self.connections[index as usize].timer_ns() == Some(when_ns) {
                 self.handle_timer(index as usize, now)?;
             }
         }
@@ -369,17 +368,14 @@ impl Worker<'_> {
     }
 
     fn handle_timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
-        match self.connections[index].state {
-            State::Thinking { .. } => self.send(index, now),
-            // The connection's first transaction.
-            State::Opened { .. } if self.connections[index].transaction.is_none() => {
-                self.start_next(index, now)
-            }
-            State::WaitingToRetry { opening, .. } => {
-                self.enqueue(index, Some(opening.since_ns), opening.after_loss);
-                self.open_waiting(now)
-            }
-            _ => Ok(()),
+        if let State::WaitingToRetry { opening, .. } = self.connections[index].state {
+            self.enqueue(index, Some(opening.since_ns), opening.after_loss);
+            return self.open_waiting(now);
+        }
+        match self.connections[index].work {
+            Work::Active(_) => self.send(index, now),
+            Work::Idle { .. } => self.start_next(index, now),
+            Work::Finished => Ok(()),
         }
     }
 

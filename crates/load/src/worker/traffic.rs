@@ -12,7 +12,7 @@ use rustix::net::{self, RecvFlags};
 use super::driver::Driver;
 use super::{INTEREST, Worker};
 use crate::clock::now_ns;
-use crate::connection::{NextStep, State};
+use crate::connection::{NextStep, State, Step, Work};
 use crate::connection_error::ConnectionError;
 use crate::failure;
 use crate::session::{Outcome, ServerRefusal};
@@ -76,7 +76,7 @@ impl Worker<'_> {
     /// Wait up to [`MAX_RECEIVE_WAIT`] for the next part of the answer, on the worker's only connection. False if nothing came.
     #[inline]
     pub(super) fn await_answer(&mut self, index: usize, buffer: &mut [u8]) -> Result<bool, Failed> {
-        let transport = self.connections[index].transport.as_mut();
+        let transport = self.connections[index].transport_mut();
         if let Some(transport) = transport.filter(|transport| !transport.is_blocking) {
             sockopt::set_socket_timeout(&transport.socket, Timeout::Recv, Some(MAX_RECEIVE_WAIT))
                 .and_then(|()| ioctl_fionbio(&transport.socket, false))
@@ -95,7 +95,7 @@ impl Worker<'_> {
         buffer: &mut [u8],
         flags: RecvFlags,
     ) -> Result<Received, Failed> {
-        let Some(transport) = &self.connections[index].transport else {
+        let Some(transport) = self.connections[index].transport() else {
             return Ok(Received::Nothing);
         };
         // Retry after a signal: epoll would not report these bytes again.
@@ -130,11 +130,13 @@ impl Worker<'_> {
         let mut last_byte_ns = 0;
         if self.plan.job.breakdown {
             last_byte_ns = now_ns();
-            if let State::AwaitingAnswer { first_byte_ns } = &mut connection.state {
-                first_byte_ns.get_or_insert(last_byte_ns);
+            if let Some(transaction) = connection.transaction_mut() {
+                if let Step::AwaitingAnswer { first_byte_ns, .. } = &mut transaction.step {
+                    first_byte_ns.get_or_insert(last_byte_ns);
+                }
             }
         }
-        let awaits_answer = matches!(connection.state, State::AwaitingAnswer { .. });
+        let awaits_answer = connection.awaits_answer();
         let outcome = match connection.decode(bytes, &mut self.context) {
             Ok(Some(Outcome::Failed(error))) if !awaits_answer => {
                 let failed = failure::session_ended(&self.plan.job.login.target, &error);
@@ -155,8 +157,7 @@ impl Worker<'_> {
             Err(error) => return self.handle_error(index, &error).map(|()| true),
         };
         if connection
-            .transport
-            .as_ref()
+            .transport()
             .is_some_and(|transport| !transport.unsent.is_empty())
         {
             self.flush(index)?;
@@ -221,7 +222,7 @@ impl Worker<'_> {
             return self.send(index, now);
         }
         let until_ns = now + think_ns;
-        self.connections[index].state = State::Thinking { until_ns };
+        self.connections[index].pause(until_ns);
         self.set_timer(until_ns, index);
         Ok(())
     }
@@ -233,8 +234,7 @@ impl Worker<'_> {
             return self.handle_error(index, &error);
         }
         if connection
-            .transport
-            .as_ref()
+            .transport()
             .is_some_and(|transport| !transport.unsent.is_empty())
         {
             return self.update_interest(index);
@@ -246,7 +246,7 @@ impl Worker<'_> {
     #[inline]
     fn end_transaction(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
-        let Some(transaction) = &connection.transaction else {
+        let Work::Active(transaction) = &connection.work else {
             unreachable!("a transaction is under way until it is counted here")
         };
         let times = TransactionTimes {
@@ -261,7 +261,7 @@ impl Worker<'_> {
             }
             load.tally.count_transaction(&times, &transaction.counters);
         }
-        connection.transaction = None;
+        connection.work = Work::Idle { first_ns: None };
         let reconnect_after = self.plan.job.session.reconnect_after;
         let must_reconnect =
             reconnect_after > 0 && connection.transactions_since_open >= reconnect_after;
@@ -367,7 +367,7 @@ impl Worker<'_> {
     fn begin(&mut self, index: usize, intended_ns: u64, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
         connection.begin(intended_ns, now, &self.context.program);
-        if connection.transport.is_some() {
+        if connection.transport().is_some() {
             return self.send_or_pause(index, now);
         }
         self.open(index, now, false)
@@ -376,7 +376,8 @@ impl Worker<'_> {
     /// Mark a connection as finished, because no further transaction may begin. It stays finished if it is opened again.
     #[cold]
     fn drain(&mut self, index: usize) {
-        if std::mem::replace(&mut self.connections[index].is_finished, true) {
+        let work = std::mem::replace(&mut self.connections[index].work, Work::Finished);
+        if matches!(work, Work::Finished) {
             return;
         }
         self.drained_connections += 1;
@@ -388,7 +389,7 @@ impl Worker<'_> {
 
     #[cold]
     pub(super) fn flush(&mut self, index: usize) -> Result<(), Failed> {
-        let Some(transport) = &mut self.connections[index].transport else {
+        let Some(transport) = self.connections[index].transport_mut() else {
             return Ok(());
         };
         if let Err(error) = transport.flush(&mut self.driver) {
@@ -400,7 +401,7 @@ impl Worker<'_> {
     /// If there are unsent bytes, request an event when the socket can take them.
     #[cold]
     pub(super) fn update_interest(&mut self, index: usize) -> Result<(), Failed> {
-        let Some(transport) = &self.connections[index].transport else {
+        let Some(transport) = self.connections[index].transport() else {
             return Ok(());
         };
         if let Driver::Ring(ring) = &mut self.driver {

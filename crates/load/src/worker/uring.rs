@@ -91,7 +91,7 @@ impl Worker<'_> {
                 self.handle_error(token.index(), &ConnectionError::Io(error.into()))
             }
             Event::Unsent { token, mut rest } if self.is_current(token) => {
-                if let Some(transport) = &mut self.connections[token.index()].transport {
+                if let Some(transport) = self.connections[token.index()].transport_mut() {
                     rest.append(&mut transport.unsent);
                     transport.unsent = rest;
                 }
@@ -130,9 +130,8 @@ impl Worker<'_> {
     /// Whether `token` belongs to the connection's present socket, not to one that is closed by now.
     #[inline]
     fn is_current(&self, token: Token) -> bool {
-        let transport = &self.connections[token.index()].transport;
-        transport
-            .as_ref()
+        self.connections[token.index()]
+            .transport()
             .is_some_and(|transport| transport.registration.token == token)
     }
 
@@ -141,7 +140,7 @@ impl Worker<'_> {
         let Driver::Ring(ring) = &mut self.driver else {
             return Ok(());
         };
-        match &self.connections[token.index()].transport {
+        match self.connections[token.index()].transport() {
             Some(transport) if transport.registration.token == token => ring
                 .arm_receive(&transport.socket, token)
                 .map_err(|error| ring_failure(&error)),
@@ -151,7 +150,7 @@ impl Worker<'_> {
 
     /// Register an open connection, so that its bytes are delivered. `was_opening`: its socket is registered with epoll.
     pub(super) fn register(&mut self, index: usize, was_opening: bool) -> Result<(), Failed> {
-        let Some(transport) = &mut self.connections[index].transport else {
+        let Some(transport) = self.connections[index].transport_mut() else {
             return Ok(());
         };
         let Driver::Ring(ring) = &mut self.driver else {

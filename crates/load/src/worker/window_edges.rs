@@ -4,7 +4,7 @@ use howfar_contract::Failed;
 
 use super::{Command, Load, Worker, WorkerEvent};
 use crate::clock::now_ns;
-use crate::connection::State;
+use crate::connection::{State, Work};
 use crate::failure::TimeLimit;
 use crate::schedule::Schedule;
 use crate::tally::{Edge, Tally, Window};
@@ -62,11 +62,12 @@ impl Worker<'_> {
                 .totals
                 .shares
                 .add_connection(connection.window_transactions, connection.busy_ns);
-            let transport = connection.transport.as_ref();
-            let info = transport.and_then(|transport| tcp_info::read(&transport.socket));
+            let info = connection
+                .transport()
+                .and_then(|transport| tcp_info::read(&transport.socket));
             load.tally.totals.tcp.extend(info);
             load.tally.totals.lost_at_end += u64::from(connection.state.is_lost());
-            let Some(transaction) = &connection.transaction else {
+            let Some(transaction) = connection.transaction() else {
                 continue;
             };
             let age_ns = end_ns.saturating_sub(transaction.began_ns);
@@ -124,7 +125,7 @@ impl Worker<'_> {
             }
             // Begin no transaction before the load does: those before the window do not count towards a limited number.
             let first_ns = origin_ns + step_ns * id;
-            self.connections[index].state = State::Opened {
+            self.connections[index].work = Work::Idle {
                 first_ns: Some(first_ns),
             };
             self.set_timer(first_ns, index);
@@ -152,8 +153,11 @@ impl Worker<'_> {
         for index in 0..self.connections.len() {
             let connection = &self.connections[index];
             match &connection.state {
-                State::AwaitingAnswer { .. }
-                    if now.saturating_sub(connection.sent_ns()) > stall_ns =>
+                State::Open(_)
+                    if connection.awaits_answer()
+                        && connection
+                            .last_sent_ns()
+                            .is_some_and(|sent_ns| now.saturating_sub(sent_ns) > stall_ns) =>
                 {
                     self.handle_stall(index)?;
                 }
