@@ -17,7 +17,6 @@ use rustix::net::{
 
 use crate::application::Application;
 use crate::jobs::RecordJob;
-use crate::splice::Pipe;
 
 pub(crate) const LISTENS: u8 = b'L';
 pub(crate) const OPENED: u8 = b'O';
@@ -66,17 +65,9 @@ impl Keeper {
         Ok(keeper)
     }
 
-    pub(crate) fn send_opened(&mut self, id: u64, client: &OwnedFd, pipes: [&Pipe; 2]) {
-        let [to_server, to_client] = pipes;
-        let descriptors = [
-            client,
-            &to_server.read,
-            &to_server.write,
-            &to_client.read,
-            &to_client.write,
-        ]
-        .map(AsFd::as_fd);
-        self.send(OPENED, id, &[], &descriptors);
+    /// Send the descriptors of a new connection: its client, and both ends of the pipes to the server and to the client.
+    pub(crate) fn send_opened(&mut self, id: u64, descriptors: [&OwnedFd; MAX_DESCRIPTORS]) {
+        self.send(OPENED, id, &[], &descriptors.map(AsFd::as_fd));
     }
 
     pub(crate) fn send_connected(&mut self, id: u64, server: &OwnedFd) {

@@ -96,7 +96,15 @@ impl Mover for Splice {
     fn open(&mut self, client: &OwnedFd, pipes: [&Pipe; 2], now: u64) -> (u64, u64) {
         self.last_id += 1;
         if let Some(keeper) = &mut self.keeper {
-            keeper.send_opened(self.last_id, client, pipes);
+            let [to_server, to_client] = pipes;
+            let descriptors = [
+                client,
+                &to_server.read,
+                &to_server.write,
+                &to_client.read,
+                &to_client.write,
+            ];
+            keeper.send_opened(self.last_id, descriptors);
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.record_opened(self.last_id, now, client);
