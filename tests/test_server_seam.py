@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "python/howfar"
 WORD = "postgres"
 OWN = {
+    "clients/postgresql.py",
     "address/libpq.py",
     "services/postgresql.py",
     "lab/servers/postgresql.py",

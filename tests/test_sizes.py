@@ -18,11 +18,11 @@ PYTHON_LINES = {
     "bottleneck": 2100,
     "cli": 9300,
     "clients": 600,
-    "contract": 3300,
+    "contract": 3950,
     "distance": 2600,
     "doctor": 5600,
     "engine": 900,
-    "experiments": 21500,
+    "experiments": 21550,
     "fleet": 5000,
     "lab": 10200,
     "load": 3000,
@@ -39,13 +39,13 @@ PYTHON_LINES = {
     ".": 1650,
 }
 RUST_LINES = {
-    "contract": 4300,
+    "contract": 4350,
     "engine": 4400,
     "link": 8600,
-    "load": 21600,
+    "load": 21700,
     "null": 3100,
     "record": 7100,
-    "tap": 3200,
+    "tap": 3100,
     "wire": 8700,
 }
 TEST_LINES = {

@@ -129,8 +129,6 @@ MISTAKES = [
     ("report f --output x", "--html=FILE"),
     ("report f --format json", "--json"),
     ("report f json", "--json"),
-    ("report f g", "`howfar compare BEFORE AFTER`"),
-    ("compare f g --json", "`howfar report FILE --json`"),
     ("doctor --host db", "`howfar doctor TARGET`"),
     ("doctor --password x", PASSWORD),
     ("slope --duration 5s -- true", "--time-budget"),

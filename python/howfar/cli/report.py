@@ -82,6 +82,9 @@ def _show_side_by_side(paths: tuple[Path, ...], example: str | None, form: Form,
 
     if example is not None:
         raise UsageError("both files and an example were requested", "Choose one of them.")
+    for path in paths:
+        if str(path) in output.FORMATS and not path.exists():
+            raise UsageError(f"there is no file {path}", f"For this format, use --{path}.")
     runs = read_runs(paths)
     answers = []
     for path, run in zip(paths, runs, strict=True):

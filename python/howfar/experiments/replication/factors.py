@@ -201,7 +201,7 @@ WRITERS: Factor[str] = Factor(
     "one",
     "one",
     label=lambda level: "one writer" if level == "one" else f"two writers, {level.replace('-', ' ')}",
-    applies=lambda cell: REPLICATION.level_in(cell) in ("galera", "group"),
+    applies=lambda cell: REPLICATION.level_in(cell) in CLUSTERS,
 )
 """Nodes that clients write to, with `threads` connections each: only the first node, or also a second one, in another row or in the
 same row. A group with a single leader accepts writes at no other node."""

@@ -35,7 +35,7 @@ from howfar.experiments.replication.arms import (
 )
 from howfar.experiments.replication.crash import report as crash_report
 from howfar.experiments.replication.crash.analysis import CrashLoss
-from howfar.experiments.replication.factors import SEMI_SYNC
+from howfar.experiments.replication.factors import CLUSTERS, SEMI_SYNC
 from howfar.experiments.replication.fallback import report as fallback_report
 from howfar.experiments.replication.frame import (
     Record,
@@ -80,6 +80,7 @@ def replication_advice(findings: ReplicationFindings, kind: str) -> tuple[Advice
         _more_connections_advice(findings.cost),
         _monitoring_advice(findings, kind),
         _second_replica_advice(findings, kind),
+        _cluster_advice(findings),
     )
     return tuple(advice for advice in candidates if advice is not None)
 
@@ -200,6 +201,20 @@ def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice |
         id="second-replica",
         parameters=parameters,
     )
+
+
+def _cluster_advice(findings: ReplicationFindings) -> Advice | None:
+    """Advice to rely on the acknowledgements of a cluster that lost none in any fault."""
+    losses = [loss for loss in (findings.crash.losses if findings.crash else ()) if loss.mode in CLUSTERS]
+    if not losses or any(loss.lost for loss in losses):
+        return None
+    parameters: Parameters = {
+        "mode": replication_name(losses[0].mode),
+        "crashes": sum(loss.crashes for loss in losses),
+        "commits": sum(loss.acknowledged for loss in losses),
+    }
+    because = fill(TEXTS["cluster-lost-none"], **parameters)
+    return Advice(action=TEXTS["cluster"], because=because, id="cluster", parameters=parameters)
 
 
 def _quoted_rows(findings: ReplicationFindings) -> list[ModeComparison]:

@@ -98,6 +98,8 @@ TEXTS: Texts = {
     "second-replica": "Let a commit wait for any one of two replicas, so that the loss of one of them stops no commit.",
     "stood-still": "With {mode} and {replicas:of replica}, nothing was acknowledged for {stall_s:table} s, until the missing "
     "replica was back.",
+    "cluster": "Rely on what the cluster has acknowledged; let the application repeat only what it has not.",
+    "cluster-lost-none": "With {mode}, none of {commits:count} acknowledged commits was lost in {crashes:count} crashes.",
     # Evidence.
     "flush": "writing and flushing 512 bytes{system:? on {system}} took {took} (median){memory:?: that is memory. On a disk every "
     "commit, or group of commits, costs one more flush on each server}{levels:?. Durability: {levels}}",
