@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.bottleneck.cycle import PARTS, REST, ROUND_TRIPS, part_us
@@ -59,11 +60,26 @@ def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Findin
         "part": part,
     }
     finding_id = "longer" if is_slower else "shorter"
-    if part == ROUND_TRIPS and is_slower and cell.rest_rtt_ns:
+    if part == ROUND_TRIPS and is_slower and (round_trips := _round_trips(cell)):
         finding_id = "longer-round-trips"
-        whole_ms = part_us(cell.cycle, ROUND_TRIPS) / 1e3
-        parameters |= {"part_ms": whole_ms, "turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
+        parameters |= round_trips
     return Finding(id=finding_id, subject=_label(cell.factors, factor), parameters=parameters)
+
+
+def _round_trips(cell: CellSummary) -> dict[str, int | float]:
+    """Number, RTT and total time of the round trips of a transaction. Empty: unknown, or the path has no link."""
+    if cell.cycle is None or not cell.rest_rtt_ns:
+        return {}
+    whole_ms = part_us(cell.cycle, ROUND_TRIPS) / 1e3
+    return {"part_ms": whole_ms, "turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
+
+
+def explain_round_trips(cell: CellSummary) -> Finding | None:
+    """What the round trips of a transaction take, if that is the largest part of its time. None: it is not, or is unknown."""
+    if cell.cycle is None or max(PARTS, key=partial(part_us, cell.cycle)) != ROUND_TRIPS:
+        return None
+    parameters: dict[str, str | int | float] = {"time_ms": cell.cycle.us / 1e3, **_round_trips(cell)}
+    return Finding(id="round-trips", subject=cell.arm, parameters=parameters) if "turns" in parameters else None
 
 
 def explain_cpu(cell: CellSummary, baseline: CellSummary, unit: str) -> Finding | None:

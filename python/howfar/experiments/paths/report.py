@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from howfar.analysis.answer import NOTHING_COMPARED, TOO_FEW, UNRESOLVED
-from howfar.analysis.causes import explain_cpu
+from howfar.analysis.causes import explain_cpu, explain_round_trips
 from howfar.analysis.cells import PARTS, Bound, CellSummary, Metric
 from howfar.analysis.idle import Waking, waking_cost
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.paths.texts import (
+    CAUSES_CAPTION,
     CPU_CAPTION,
     CPU_QUESTION,
     CPU_TITLE,
@@ -23,6 +25,7 @@ from howfar.experiments.paths.texts import (
     PUBLISHED_CAPTION,
     RATIOS_AXIS,
     RATIOS_CAPTION,
+    ROUND_TRIPS_LABEL,
     TEXTS,
     TIME_CAPTION,
     TIME_TITLE,
@@ -217,6 +220,8 @@ def _self_comparison(arm: str, aa_ratio: Estimate, noise_floor: float | None) ->
     )
 
 
+CAUSE_HEIGHT = 20
+"""Height of the line below each path that says what its round trips take."""
 MAX_DRAWN_RATIO = 20
 """Intervals of ratios are drawn between the inverse of this ratio and this ratio; an arrowhead marks those that continue beyond."""
 
@@ -315,11 +320,32 @@ def ratios(summary: Summary, cells: Sequence[CellSummary], width: int) -> Drawab
             x=x, y=y, text="text:N", color=colour
         )
     )
+    # Below the circles: on a narrow page from the left edge on, else towards the side with more room.
+    causes = _cause_labels(cells, math.sqrt(low * high))
+    for align, written in causes.items():
+        marks = data(written).mark_text(
+            align="left" if narrow else align, color=palette.MUTED, fontSize=11 if narrow else 12
+        )
+        position = alt.XValue(2) if narrow else x
+        layers.append(marks.encode(x=position, y=y, yOffset=alt.value(ROW_HEIGHT + 9), text="text:N"))
     if published_points:
         size, marks = 60 if narrow else 120, data(published_points)
         diamonds = marks.mark_point(shape="diamond", color=palette.SERIES[1], strokeWidth=2, size=size)
         layers.append(diamonds.encode(x=x, y=y))
-    return layer(*layers, width=width, height=ROW_HEIGHT * len(cells))
+    return layer(*layers, width=width, height=(ROW_HEIGHT + (CAUSE_HEIGHT if causes else 0)) * len(cells))
+
+
+def _cause_labels(cells: Sequence[CellSummary], middle: float) -> dict[Literal["left", "right"], Rows]:
+    """What the round trips of each slower path take, to be written at its ratio, by alignment: away from the nearer side."""
+    labels: dict[Literal["left", "right"], Rows] = {}
+    for cell in cells:
+        cause = explain_round_trips(cell) if cell.resolution.is_difference else None
+        if cell.ratio is not None and cause is not None:
+            text, ratio = fill(ROUND_TRIPS_LABEL, **cause.parameters), cell.ratio.value
+            labels.setdefault("left" if ratio < middle else "right", []).append(
+                {"arm": cell.arm, "ratio": ratio, "text": text}
+            )
+    return labels
 
 
 def _is_known(cell: CellSummary) -> str:
@@ -389,6 +415,7 @@ def ratio_chart(summary: Summary, cells: Sequence[CellSummary]) -> list[Block]:
         RATIOS_CAPTION
         + (PUBLISHED_CAPTION if any(cell.published for cell in cells) else "")
         + (CUT_CAPTION if is_cut else "")
+        + (CAUSES_CAPTION if _cause_labels(cells, 1.0) else "")
     )
     fields: Fields[CellSummary] = {
         "path": lambda cell: cell.arm,

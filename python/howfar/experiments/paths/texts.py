@@ -20,6 +20,7 @@ RATIOS_CAPTION = (
 )
 PUBLISHED_CAPTION = " Diamond: published elsewhere."
 CUT_CAPTION = " Arrowhead: the interval continues beyond the axis."
+CAUSES_CAPTION = " Below a path: what its round trips take of a transaction's mean time."
 TIME_TITLE = "With {path}, {part_ms:table} of the {total_ms:table} ms of a transaction are {part}"
 TIME_CAPTION = (
     "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is "
@@ -32,6 +33,7 @@ LATENCY_CAPTION = (
     "times. All good trials of a path are merged; each line ends where only ten transactions were slower. Both axes are "
     "logarithmic."
 )
+ROUND_TRIPS_LABEL = "{turns:of round-trip} × {rtt_ms:table} ms = {part_ms:table} of {time_ms:table} ms"
 RATIOS_AXIS = "{unit} per second, relative to {baseline} (log scale)"
 CPU_QUESTION = "How much CPU does a {unit} use?"
 CPU_TITLE = "A {unit} takes {most:table} µs of CPU with {worst}, {least:table} µs with {best}"
