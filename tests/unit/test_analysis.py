@@ -738,3 +738,16 @@ def test_the_warning_of_uneven_cpus_says_how_much_their_speed_varied() -> None:
     assert summary.speed_scatter == pytest.approx(1 / 3, abs=0.02), "half of the trials at 1, half at 2: 0.5 / 1.5"
     screen = " ".join(terminal.render(summary, 100).split())
     assert "the speed of its CPUs, timed at both ends of each trial, varied by ±3" in screen
+
+
+@pytest.mark.parametrize(("steal", "told"), [(0.0, False), (0.05, True)])
+def test_a_machine_whose_host_runs_other_guests_is_called_busy_for_that_reason(steal: float, told: bool) -> None:
+    run = synthetic_run(blocks=8, samples=20)
+    trials = tuple(
+        trial.model_copy(update={"load": trial.load.model_copy(update={"steal_share": steal})}) if trial.load else trial
+        for trial in run.trials
+    )
+    summary = summarise(run.model_copy(update={"trials": trials}))
+    assert summary.steal_share == steal and (Diagnostic.BUSY_MACHINE in summary.warnings) is told
+    screen = " ".join(terminal.render(summary, 100).split())
+    assert ("other guests of this machine's host, which took 5.0 % of the CPU time" in screen) is told

@@ -85,6 +85,7 @@ class Machine:
     others_cpus: float | None
     """CPUs that others used, median over trials."""
     cpu_scatter: float | None = None
+    steal_share: float | None = None
 
 
 def is_much_by_others(others_cpus: float, cpus: int) -> bool:
@@ -100,7 +101,7 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
     """
     if not loads:
         return False
-    steal_share = median(load.steal_share or 0.0 for load in loads)
+    stolen = steal_share(loads) or 0.0
     io_share = median(load.psi_io_some_share or 0.0 for load in loads)
     load_average = median(load.load_average_1m for load in loads)
     # For each connection at most client, server and two forwarders are runnable; in addition, one link thread for each direction.
@@ -110,7 +111,13 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
         others_active = others_active or is_much_by_others(machine.others_cpus, cpus)
     elif all(load.busy_cpus is None for load in loads):
         others_active = others_active or io_share >= MAX_IO_PRESSURE_SHARE
-    return steal_share >= MAX_STEAL_SHARE or others_active
+    return stolen >= MAX_STEAL_SHARE or others_active
+
+
+def steal_share(loads: Sequence[MachineLoad]) -> float | None:
+    """Share of the CPU time that the hypervisor gave to other guests, in the median trial. None: not reported by this kernel."""
+    shares = [load.steal_share for load in loads if load.steal_share is not None]
+    return median(shares) if shares else None
 
 
 def is_client_limited(trials: Sequence[Measured]) -> bool:

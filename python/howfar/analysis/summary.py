@@ -37,6 +37,7 @@ from howfar.analysis.diagnostics import (
     cpu_scatter,
     session_warnings,
     speed_scatter,
+    steal_share,
 )
 from howfar.analysis.disturbance import Disturbance, UnusedTrials, find_disturbance, find_unused
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
@@ -220,6 +221,8 @@ class Summary(Part):
     others_cpus: float | None
     """Median over trials of the CPUs that other programs kept busy. None: not recorded."""
     machine_cpus: int | None
+    steal_share: float | None = None
+    """Share of the CPU time that the hypervisor gave to other guests, in the median trial. None: not reported by this kernel."""
     baseline_spread: Spread | None
     """Spread of the baseline. None: fewer than two good trials."""
     cpu_scatter: float | None = None
@@ -357,7 +360,8 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids, repeated = sum(map(ends_attempt, plan_run.trials)), sum(map(is_repeated, plan_run.trials))
     undisturbed = [trial for trial in measured.trials if not is_repeated(trial) and trial.number not in disturbed]
-    machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
+    steal = steal_share([trial.load for trial in run.trials if trial.load is not None])
+    machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table), steal)
     disturbance = find_disturbance(
         table, floors, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table
     )
@@ -403,6 +407,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         baseline_spread=baseline_spread(table),
         cpu_scatter=machine.cpu_scatter,
         speed_scatter=speed_scatter(run.trials),
+        steal_share=machine.steal_share,
         answer=answer,
         verdict=answer.sentence,
         advice=() if answer.is_missing else _all_advice(run, disturbance, advice or (), is_busy),
@@ -425,7 +430,11 @@ def _describe_warnings(
     """The warnings of a run, then those of its cells, as findings."""
     known = {
         Diagnostic.UNEVEN_CPUS: {"cpu_scatter": machine.cpu_scatter},
-        Diagnostic.BUSY_MACHINE: {"others_cpus": machine.others_cpus, "cpus": machine.cpus},
+        Diagnostic.BUSY_MACHINE: {
+            "others_cpus": machine.others_cpus,
+            "cpus": machine.cpus,
+            "steal_share": machine.steal_share,
+        },
         Diagnostic.AA_EXCLUDES_ONE: {"noise_floor": floors.noise_floor()},
     }
 

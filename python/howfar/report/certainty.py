@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from howfar.analysis.advice import MAX_ARMS_NAMED
 from howfar.analysis.answer import COMMON_TEXTS, MAX_WORDS
 from howfar.analysis.cells import CellSummary
-from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
+from howfar.analysis.diagnostics import FEW_BLOCKS, MAX_STEAL_SHARE, Diagnostic, is_much_by_others
 from howfar.analysis.disturbance import MUCH_DISTURBED_SHARE
 from howfar.analysis.summary import Summary
 from howfar.findings import Finding, capital, fill, join, join_clauses
@@ -19,6 +19,7 @@ from howfar.report.figures import (
     floors_text,
     has_only_faults,
     ratios_differ_from_rows,
+    share,
     shown_cells,
     void_cause,
     widest_interval,
@@ -279,7 +280,12 @@ def _disturbance(summary: Summary) -> Iterator[str]:
 def _busy(summary: Summary) -> Iterator[str]:
     """That the machine was busy, where no count of disturbed trials says so."""
     if summary.disturbance is None and Diagnostic.BUSY_MACHINE in summary.warnings:
-        yield CERTAINTY["busy"]
+        yield fill(CERTAINTY["busy"], steal=stolen(summary))
+
+
+def stolen(summary: Summary) -> str:
+    """The share of CPU time that went to other guests, if it is enough to call the machine busy; else empty."""
+    return share(steal) if (steal := summary.steal_share or 0.0) >= MAX_STEAL_SHARE else ""
 
 
 def is_busy_by_programs(summary: Summary) -> bool:
@@ -295,7 +301,8 @@ def _doubts(summary: Summary) -> list[str]:
     warnings = _warnings(summary) - said
     if not any(map(_has_other_link, summary.cells)):
         warnings -= {Diagnostic.LINK_NOT_AS_REQUESTED}
-    return [name for doubt, name in DOUBTS.items() if doubt in warnings]
+    steal = stolen(summary)
+    return [fill(name, steal=steal, programs=not steal) for doubt, name in DOUBTS.items() if doubt in warnings]
 
 
 def _has_other_link(cell: CellSummary) -> bool:

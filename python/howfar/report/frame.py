@@ -21,7 +21,7 @@ from howfar.plan.factor import Level, ServerLinks
 from howfar.plan.factors import SERVER_LINKS
 from howfar.plan.workload import OPERATIONS
 from howfar.report import charts, figures, limit_text, palette
-from howfar.report.certainty import certainty, command_for_answer, what_answers
+from howfar.report.certainty import certainty, command_for_answer, stolen, what_answers
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -459,7 +459,7 @@ def _machine_lines(summary: Summary) -> list[str]:
     lines = [
         note(METHOD["others unknown"])
         if others is None
-        else note(METHOD["others"], cpus=figures.cpus(others), machine=machine, busy=busy)
+        else note(METHOD["others"], cpus=figures.cpus(others), machine=machine, busy=busy, steal=stolen(summary))
     ]
     pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
     if pressure:

@@ -326,7 +326,7 @@ def ratios(summary: Summary, cells: Sequence[CellSummary], width: int) -> Drawab
         marks = data(written).mark_text(
             align="left" if narrow else align, color=palette.MUTED, fontSize=11 if narrow else 12
         )
-        position = alt.XValue(2) if narrow else x
+        position = alt.value(2) if narrow else x
         layers.append(marks.encode(x=position, y=y, yOffset=alt.value(ROW_HEIGHT + 9), text="text:N"))
     if published_points:
         size, marks = 60 if narrow else 120, data(published_points)
