@@ -113,6 +113,15 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
     assert "other" not in cost_pages(recording, costs(20), costs(540)), "which round trips are its own is not known"
 
 
+def test_a_signal_within_a_transaction_leaves_a_single_file(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "a.recording", (), (trip(1, 10),))
+    file._db.execute("BEGIN")
+    file._db.execute("DELETE FROM round_trips")
+    file.close()
+    assert len(read(tmp_path / "a.recording").round_trips) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.recording"], "a reader of a file in WAL mode leaves two more"
+
+
 def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:
     """The application does not wait for it, and may have ended when it is seen."""
     page = TimedPage(1, "all", "command", 1.0, None, 1_000, 2_000)

@@ -294,6 +294,7 @@ class RecordingFile:
     def close(self) -> None:
         """Close the recording and leave a single file, without WAL."""
         with contextlib.suppress(sqlite3.Error):
+            self._db.rollback()  # a signal may have interrupted a transaction, in which the mode cannot be changed
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
             self._db.close()

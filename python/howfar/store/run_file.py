@@ -157,6 +157,7 @@ class RunFile:
         """Merge the WAL into the file and close it. If merging fails (readers, a full disk), the WAL stays next to it and nothing
         is lost."""
         with contextlib.suppress(sqlite3.Error):
+            self._db.rollback()  # a signal may have interrupted a transaction, in which the mode cannot be changed
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
