@@ -13,16 +13,16 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 4000,
+    "analysis": 4100,
     "bench": 3100,
     "bottleneck": 2100,
     "cli": 9300,
     "clients": 600,
-    "contract": 3950,
+    "contract": 4400,
     "distance": 2600,
     "doctor": 5600,
     "engine": 900,
-    "experiments": 21550,
+    "experiments": 21800,
     "fleet": 5000,
     "lab": 10200,
     "load": 3000,
@@ -35,7 +35,7 @@ PYTHON_LINES = {
     "services": 300,
     "setup": 600,
     "stats": 1300,
-    "store": 1700,
+    "store": 1800,
     ".": 1650,
 }
 RUST_LINES = {
@@ -49,7 +49,7 @@ RUST_LINES = {
     "wire": 8700,
 }
 TEST_LINES = {
-    "unit": 39500,
+    "unit": 39700,
     "lab": 15400,
     "contract": 950,
     "physics": 800,

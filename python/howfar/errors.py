@@ -9,6 +9,7 @@ HowfarError
 │   └── SandboxForbidden
 ├── LabError            the laboratory could not be built or broke (exit 4)
 │   ├── ServerCrashed
+│   ├── NotAsConfigured what is measured is not as requested
 │   └── LinkFailed
 ├── EngineError         the engine program failed or broke the contract (exit 5)
 └── RunFileError        the run file cannot be read or written (exit 6)
@@ -30,6 +31,8 @@ class HowfarError(Exception):
     """
 
     exit_code = 1
+    id = "failed"
+    """Id of the violation if it makes a trial void (`contract.violation`)."""
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -67,6 +70,10 @@ class LabError(HowfarError):
 
 class ServerCrashed(LabError):
     pass
+
+
+class NotAsConfigured(LabError):
+    id = "not-as-configured"
 
 
 class LinkFailed(LabError):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from howfar.contract.receipt import ProgramUse, QuietReceipt
+from howfar.contract.violation import Violation, violation
 from howfar.units import counted
 
 MAX_QUIET_SHARE = 0.05
@@ -99,11 +100,17 @@ class ProgramsInTrial:
         return are_busy(self.programs or ())
 
     @property
-    def why_repeated(self) -> str | None:
+    def why_repeated(self) -> Violation | None:
         """The reason why the trial is measured again. None: it is not."""
         if not self.were_busy or self.quiet is None or not self.quiet.is_quiet:
             return None
-        return f"other programs disturbed it: {busiest(self.programs or ())}"
+        busiest_program = (self.programs or ())[0]
+        return violation(
+            "disturbed-by",
+            program=program_name(busiest_program.name, busiest_program.pid),
+            used_cpus=busiest_program.cpus,
+            machine_cpus=_cpus(None),
+        )
 
 
 class OtherPrograms:

@@ -30,6 +30,7 @@ REGISTERED: Mapping[str, tuple[str, ...]] = {
     "records": ("FAULTS", "LAGS"),
     "server_groups": ("SERVER_GROUPS",),
     "setup": ("WORKLOAD_NOTES",),
+    "violations": ("VIOLATIONS",),
     "waits": ("ACKNOWLEDGEMENTS",),
 }
 """Tuples that the core asks for, by module of a slice. A module has one or more of them."""

@@ -20,6 +20,7 @@ from howfar.contract.messages import (
     Tls,
 )
 from howfar.contract.receipt import TrialReceipt
+from howfar.contract.violation import Violation
 from howfar.engine.process import Launcher
 from howfar.plan.factor import Level
 from howfar.plan.sessions import SessionSpec
@@ -78,8 +79,8 @@ class CollectedReceipt:
     """The verified facts about an environment after the load, and their differences from the request."""
 
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
-    violations: tuple[str, ...] = ()
-    """Differences from the request, one sentence each; a single one makes the trial void."""
+    violations: tuple[Violation, ...] = ()
+    """Differences from the request; a single one makes the trial void."""
 
 
 @dataclass(frozen=True)

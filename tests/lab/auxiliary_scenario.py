@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from howfar.contract.messages import KeyValue, Receipt, ServiceName, Session, Sysbench
+from howfar.contract.violation import sentences
 from howfar.engine.run_load import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
@@ -106,8 +107,8 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
             "application_cpus": _application_cpus(environment),
             "sessions": {name: session.model_dump() for name, session in sessions.items()},
             "receipt": collected.receipt.as_json(),
-            "violations": collected.violations,
-            "accused": sorted(set(elsewhere.violations) - set(collected.violations)),
+            "violations": sentences(collected.violations),
+            "accused": sorted({*sentences(elsewhere.violations)} - {*sentences(collected.violations)}),
         }
 
 

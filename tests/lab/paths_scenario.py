@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from howfar.contract.messages import Sysbench, Workload
+from howfar.contract.violation import sentences
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.paths import find_path
@@ -64,7 +65,7 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
             "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
             "roles": sorted({use.role for use in outcome.finished.cpu if use.cpu_ns > 0}),
             "receipt": collected.receipt.as_json(),
-            "violations": collected.violations,
+            "violations": sentences(collected.violations),
         }
 
 

@@ -30,6 +30,7 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.services import services_of, sql_of
+from howfar.contract.violation import sentences
 from howfar.doctor.findings import Kind
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError, LabError
@@ -164,7 +165,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
             "errors": [answer.stderr for answer in answers if answer.stderr],
             "reported": [answer.counts for answer in answers],
             "receipt": collected.receipt.application.as_json(),
-            "violations": collected.violations,
+            "violations": sentences(collected.violations),
             "observed": [process.role for process in environment.observe],
             "script_mode": oct(Path(cgi.parameters["HOWFAR_PAGE"]).stat().st_mode & 0o777),
         }
@@ -180,7 +181,7 @@ def _wrong_path(laboratory: Lab) -> dict[str, Any]:
         socket = UnixTarget(path=str(environment.main.running.socket))
         mysql = script.mysql.model_copy(update={"target": socket})
         environment.application.install(script.model_copy(update={"mysql": mysql}))
-        return {"violations": environment.collect_receipt(None).violations}
+        return {"violations": sentences(environment.collect_receipt(None).violations)}
 
 
 def _false_reports(laboratory: Lab) -> dict[str, Any]:
@@ -210,7 +211,8 @@ def _load_and_collect(laboratory: Lab) -> dict[str, Any]:
         keys = {name: count * pages for name, count in count_keys_read(script).items()}
         claimed = {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
         facts = LoadFacts(round_trips=round_trips, keys=keys, sessions={})
-        return {"claims_all": claimed == round_trips, "violations": environment.collect_receipt(None, facts).violations}
+        violations = sentences(environment.collect_receipt(None, facts).violations)
+        return {"claims_all": claimed == round_trips, "violations": violations}
 
 
 def _errors(laboratory: Lab) -> dict[str, Any]:
@@ -226,7 +228,7 @@ def _errors(laboratory: Lab) -> dict[str, Any]:
         }.items():
             try:
                 environment.application.install(wrong)
-                messages[name] = list(environment.collect_receipt(None).violations)
+                messages[name] = list(sentences(environment.collect_receipt(None).violations))
             except HowfarError as error:
                 messages[name] = error.message
         missing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
@@ -244,7 +246,7 @@ def _deaths(laboratory: Lab) -> dict[str, Any]:
         pid = next(process.pid for process in environment.observe if process.role == "application")
         os.kill(sandbox.children_of(pid)[0], signal.SIGSEGV)
         wait_until(lambda: len(application.collect_receipt().violations) > 0, "PHP-FPM's report of it")
-        messages["child"] = list(application.collect_receipt().violations)
+        messages["child"] = list(sentences(application.collect_receipt().violations))
         os.kill(environment.services["redis"].pid, signal.SIGKILL)
         answer = _request_page(cgi)
         messages["redis"] = [answer.status, answer.body]

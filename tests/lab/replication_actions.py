@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from howfar.contract.replication_receipt import ReplicationWindow
+from howfar.contract.violation import sentences
 from howfar.doctor.examine import examine
 from howfar.doctor.findings import Finding, Kind
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
@@ -66,12 +67,13 @@ def _error_of(action: Callable[[], object]) -> str | None:
 def commits(replica_set: ReplicaSet) -> Answer:
     before, times, after = replica_set.snapshot(), _insert(replica_set, INSERTS), replica_set.snapshot()
     rtts = [link.prepare_load().p50_ns for link in replica_set.links]
+    too_fast = latency_violation(replica_set.spec, times[INSERTS // 2], min(rtts, default=0))
     return {
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,
         "after": after.as_json(),
-        "violations": ReplicationWindow.between(before, after).violations(replica_set.spec, INSERTS),
-        "too_fast": latency_violation(replica_set.spec, times[INSERTS // 2], min(rtts, default=0)),
+        "violations": sentences(ReplicationWindow.between(before, after).violations(replica_set.spec, INSERTS)),
+        "too_fast": None if too_fast is None else too_fast.sentence,
     }
 
 
@@ -98,8 +100,10 @@ def fallback(replica_set: ReplicaSet) -> Answer:
     _error_of(lambda: replica_set.wait_until_caught_up(replica_set.replicas[0]))
     return {
         "longest_ns": times[-1],
-        "violations": ReplicationWindow.between(before, after).violations(replica_set.spec, 3),
-        "late_violations": ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 3),
+        "violations": sentences(ReplicationWindow.between(before, after).violations(replica_set.spec, 3)),
+        "late_violations": sentences(
+            ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 3)
+        ),
         "before": before.as_json(),
         "after": after.as_json(),
     }
@@ -130,7 +134,9 @@ def cancelled(replica_set: ReplicaSet) -> Answer:
     replica_set.wait_until_caught_up(replica_set.replicas[0])
     return {
         "error": errors[0],
-        "violations": ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 1),
+        "violations": sentences(
+            ReplicationWindow.between(before, replica_set.snapshot()).violations(replica_set.spec, 1)
+        ),
     }
 
 
@@ -367,9 +373,8 @@ def _inject(
         answer["samples"] = len(lag.finish())
         answer["acknowledged"], answer["errors"] = len(writers.acknowledged), writers.errors[:1]
     try:
-        answer["violations"] = ReplicationWindow.between(before, replica_set.snapshot()).violations(
-            replica_set.spec, len(writers.acknowledged)
-        )
+        window = ReplicationWindow.between(before, replica_set.snapshot())
+        answer["violations"] = sentences(window.violations(replica_set.spec, len(writers.acknowledged)))
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["took_s"] = time.monotonic() - began

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Literal
 
 from howfar.contract.messages import KeyValue, Session
+from howfar.contract.violation import sentences
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError
@@ -50,7 +51,7 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
                 "sets": kinds["command.set"],
                 "bytes": outcome.finished.bytes.model_dump(),
                 "receipt": collected.receipt.as_json(),
-                "violations": [*collected.violations, *mismatches(job, session)],
+                "violations": sentences((*collected.violations, *mismatches(job, session))),
             }
     except HowfarError as error:
         return {"refused": error.message}

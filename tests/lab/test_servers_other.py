@@ -12,6 +12,7 @@ import pymysql.cursors
 import pytest
 
 from howfar.contract.messages import LoadJob, Session, Sysbench
+from howfar.contract.violation import sentences
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
@@ -58,7 +59,7 @@ def test_it_is_the_requested_server_with_the_requested_settings(server: LocalSer
     assert ("MariaDB" in version) == (server.process.kind == "mariadb") == name.startswith("mariadb")
     assert not name.endswith("-11") or version.startswith("11.")
     receipt, mismatches = server.process.collect_receipt(server.process.snapshot())
-    assert unexcused(mismatches) == []
+    assert unexcused(sentences(mismatches)) == []
     assert receipt.facts["log_bin"] == "OFF"
     assert receipt.facts["innodb_flush_log_at_trx_commit"] == "1"
     assert receipt.tcp_ports == [server.address[1]], "it has no second port, such as that of MySQL's X protocol"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from howfar.contract.messages import Event, Measuring, Sysbench
+from howfar.contract.violation import sentences
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import LabWindowWatch
@@ -52,7 +53,7 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
             "window": None if window is None else window.model_dump(mode="json"),
             "finished": outcome.finished.model_dump(mode="json", exclude={"histograms"}),
             "link": [counters and counters.model_dump(mode="json") for counters in stats],
-            "violations": collected.violations,
+            "violations": sentences(collected.violations),
         }
 
 

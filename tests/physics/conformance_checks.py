@@ -22,6 +22,7 @@ from scipy.stats import binom, chi2
 from howfar.bench.links import probes
 from howfar.bench.links.probes import Datagrams, udp_errors
 from howfar.contract.receipt import TcpSettings
+from howfar.contract.violation import sentences
 from howfar.lab.link import Link, LinkSpec
 from howfar.lab.link.receipt import RUN_LIMITS, link_receipt
 from howfar.lab.link.settings import apply_setting
@@ -129,7 +130,7 @@ def round_trips(link: Link) -> Observation:
 def slow_round_trips(link: Link) -> Observation:
     """`round_trips` on a link on which a ping's bytes take 1.46 ms, which the link's receipt must not report as a violation."""
     right, facts = round_trips(link)
-    violations = link_receipt(link, link.measure_rtt_at_rest(), None, TcpSettings()).violations(RUN_LIMITS)
+    violations = sentences(link_receipt(link, link.measure_rtt_at_rest(), None, TcpSettings()).violations(RUN_LIMITS))
     return right and not violations, {**facts, "violations": violations}
 
 

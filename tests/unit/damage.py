@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.unit.test_recorded_runs import unpacked
 
-from howfar.store.records import FORMAT_VERSION, Run
+from howfar.store.records import Run
 from howfar.store.run_file import UPGRADES, create, read_run
 
 Damage = Callable[[Path, random.Random], None]
@@ -40,7 +40,8 @@ def make_older(path: Path, version: int) -> None:
     """Downgrade the file to an older format `version`: remove the columns that later formats added."""
     db = sqlite3.connect(path)
     db.execute("DROP INDEX trial_place")  # it names a column that is removed
-    for step in range(version, FORMAT_VERSION):
+    (present,) = db.execute("PRAGMA user_version").fetchone()
+    for step in range(version, present):
         for added in UPGRADES[step]:
             table, _, _, column, *_ = added.split()
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

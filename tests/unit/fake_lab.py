@@ -32,6 +32,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.server_receipt import ServerReceipt
+from howfar.contract.violation import OTHER, violation
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.plan.factor import Level
@@ -115,12 +116,13 @@ class FakeStage:
         return CollectedReceipt()
 
     def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        return CollectedReceipt(TrialReceipt(server=FAKE_SERVER), self.violations)
+        violations = tuple(violation(OTHER, text=text) for text in self.violations)
+        return CollectedReceipt(TrialReceipt(server=FAKE_SERVER), violations)
 
 
 @dataclass
 class FakeLaboratory:
-    """A fake laboratory; `trouble(path, trial number)` may raise or return violations."""
+    """A fake laboratory; `trouble(path, trial number)` may raise or return the sentences of violations."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     trouble: Callable[[str, int], tuple[str, ...]] = lambda path, number: ()

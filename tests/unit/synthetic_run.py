@@ -15,11 +15,14 @@ from tests.made import build, build_run, build_trial
 from howfar.contract.receipt import ByDirection, LinkCalibration, LinkReceipt, QuantilesNs, RequestedLink, TrialReceipt
 from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, IntervalFigures
 from howfar.contract.server_receipt import ServerReceipt, SessionReceipt
+from howfar.contract.violation import violation
 from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
 from howfar.store.records import Arm, ArmRole, MachineLoad, Measured, Run, StopReason, Trial, TrialStatus
 
 QUERIES = 29
 ELAPSED_NS = 4_000_000_000
+LOST = violation("link-lost-packets", end="client", arena_segments=3, transmit_segments=0, socket_packets=0)
+"""Why its void trials are void."""
 
 
 @dataclass(frozen=True)
@@ -211,11 +214,7 @@ def synthetic_run(
 
 def _trial(number: int, block: int, position: int, model: PathModel, seen: Measured | None, attempt: int = 0) -> Trial:
     ours = sum(cpu.cpu_ns for cpu in seen.cpu) / seen.elapsed_ns if seen else 0.0
-    void = (
-        {}
-        if seen
-        else {"status": TrialStatus.VOID, "void_reason": "the link dropped 3 packets that no queue accounts for"}
-    )
+    void = {} if seen else {"status": TrialStatus.VOID, "void_reason": LOST.sentence, "violations": (LOST,)}
     return build_trial(
         number,
         model.arm,

@@ -13,6 +13,7 @@ from tests.unit.fake_lab import COUNTED, FAKE_SERVER, RATES, FakeClock, FakeLabo
 from howfar.analysis.answer import not_yet
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.contract.messages import LoadJob, Sysbench
+from howfar.contract.violation import FAILED, OTHER, violation
 from howfar.errors import EngineError, LabError
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
@@ -116,6 +117,7 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
     run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     void = run.trials[3]
     assert (void.status, void.void_reason) == (TrialStatus.VOID, "the server spoke TLS")
+    assert void.violations == (violation(OTHER, text="the server spoke TLS"),)
     assert void.measured is not None, "raw data of a void trial are kept"
     assert [trial.attempt for trial in run.trials[:4]] == [0] * 4
     again = run.trials[4 : 4 + ARMS]
@@ -215,7 +217,8 @@ def test_a_crash_makes_the_trial_void_and_the_run_goes_on(tmp_path: Path, error:
     engine.before = crash
     run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     assert run.stop is StopReason.WIDTH
-    assert [trial.void_reason for trial in run.trials if trial.status is TrialStatus.VOID] == [str(error)]
+    (void,) = (trial for trial in run.trials if trial.status is TrialStatus.VOID)
+    assert (void.void_reason, void.violations) == (str(error), (violation(FAILED, message=str(error)),))
 
 
 def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from howfar.cli.client_files import client_options
 from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, lab, write_receipt
 from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.contract.server_receipt import HopsReceipt
+from howfar.contract.violation import violation
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
 from howfar.lab.awake import keep_cpus_awake, run_spinners
@@ -299,7 +300,7 @@ def test_fewer_processes_than_connections_are_a_violation_and_unknown_is_not() -
     assert HopsReceipt(max_processes={"server_side": None}, connections=8).violations() == ()
     assert HopsReceipt(max_processes={"server_side": 0}, connections=None).violations() == ()
     (found,) = HopsReceipt(max_processes={"server_side": 8, "client_side": 7}, connections=8).violations()
-    assert "client side had 7 processes for 8 connections" in found
+    assert found == violation("hop-processes", hop="client side", processes=7, connections=8)
 
 
 # ---------------------------------------------------------------- cpu shares, and how a process is put on a host

@@ -20,6 +20,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import IdleReceipt, LinkReceipt, TcpSettings
 from howfar.contract.server_receipt import ServerReceipt, SessionView
+from howfar.contract.violation import OTHER, Violation, violation
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import server_group, trial_environment
@@ -97,9 +98,12 @@ def _session(name: str) -> Receipt:
     return build(Receipt, peer_address=name)
 
 
-def _reached(name: str, received: int, *violations: str) -> ConnectedServer:
+_ODD = violation(OTHER, text="it is odd")
+
+
+def _reached(name: str, received: int, *violations: Violation) -> ConnectedServer:
     def collect_proof(session: Receipt | None, *_: object) -> ServerProof:
-        violations_found = () if session == _session(name) else ("the session is another one",)
+        violations_found = () if session == _session(name) else (violation(OTHER, text="the session is another one"),)
         metrics = ServerMetrics(bytes_received=received, bytes_sent=0)
         return ServerProof(ServerReceipt(kind=name), None, metrics, (*violations_found, *violations))
 
@@ -121,7 +125,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0)
     )
     values: dict[str, Any] = dict.fromkeys(LabTrialEnvironment.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": TcpSettings()}
-    values |= {"auxiliary_servers": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
+    values |= {"auxiliary_servers": (_reached("redis", 300_000), _reached("memcached", 200_000, _ODD))}
     values |= {"link": link, "rtt_at_rest": "measured", "idle": IdleWatch("as-found", ())}
     return LabTrialEnvironment(**values)
 
@@ -131,14 +135,14 @@ GOOD = LoadFacts(sessions={name: _session(name) for name in ("mysql", "redis", "
 
 def test_what_is_wrong_with_one_beside_is_said_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     collected = _environment(monkeypatch, 10**7).collect_receipt(None, GOOD)
-    assert collected.violations == ("memcached: it is odd",)
+    assert collected.violations == (_ODD.at("memcached"),)
     assert collected.receipt.services == {name: ServerReceipt(kind=name) for name in ("redis", "memcached")}
     assert collected.receipt.server is not None and collected.receipt.server.kind == "mysql"
 
 
 def test_without_sessions_of_each_the_one_given_is_the_main_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     accused = _environment(monkeypatch, 10**7).collect_receipt(_session("mysql")).violations
-    assert [sentence.partition(":")[0] for sentence in accused] == ["redis", "memcached", "memcached"]
+    assert [each.subject for each in accused] == ["redis", "memcached", "memcached"]
 
 
 @pytest.mark.parametrize(("carried", "others", "accused"), [(999_000, 0, 0), (900_000, 0, 1), (900_000, 50_000, 0)])
@@ -147,7 +151,7 @@ def test_the_link_must_have_carried_the_bytes_of_all(
 ) -> None:
     """More than any single server counted is not enough; the main server's traffic with others than the load is not required."""
     found = _environment(monkeypatch, carried, others).collect_receipt(None, GOOD).violations
-    assert sum("not all of the load went over it" in sentence for sentence in found) == accused
+    assert sum(each.id == "link-carried-too-little" for each in found) == accused
 
 
 @pytest.mark.parametrize(("session", "accused"), [(None, 0), (_session("mysql"), 1)])
@@ -163,7 +167,7 @@ def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
     monkeypatch.setattr(environment, "idle", SimpleNamespace(collect_receipt=lambda: seen))
     begun = environment.precheck(session)
     assert begun.receipt.idle == seen
-    assert len(begun.violations) == accused and all("CPU 1 was to poll" in each for each in begun.violations)
+    assert len(begun.violations) == accused and all(each.id == "cpu-slept" for each in begun.violations)
 
 
 # ---------------------------------------------------------------- filling

@@ -13,6 +13,7 @@ from tests.shipped import skip_without_workload
 
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.contract.server_receipt import HopsReceipt, SessionReceipt, SessionView
+from howfar.contract.violation import violation
 from howfar.errors import MissingError, PlanError, UsageError
 from howfar.lab.connected_server import view_receipt
 from howfar.paths import PATHS, ClientEndpoint, find_path, path_names, reason_not_carried
@@ -111,18 +112,18 @@ def test_a_hop_that_was_passed_by_is_found() -> None:
     assert HopsReceipt(carried={"client_side": carried}, connections=8).violations() == ()
     assert HopsReceipt(carried={"client_side": carried}).violations() == ()
     assert HopsReceipt(carried={"client_side": carried}, connections=9).violations() == (
-        "the hop of the client side: 8 connections went through it, not 9",
+        violation("hop-connections", hop="client side", carried=8, connections=9),
     )
     for direction in ("bytes_to_server", "bytes_to_client"):
         (found,) = HopsReceipt(carried={"client_side": {**carried, direction: 0}}, connections=8).violations()
-        assert found == f"the hop of the client side: it carried no {direction.replace('_', ' ')}"
+        assert found == violation("hop-carried-nothing", hop="client side", quantity=direction.replace("_", " "))
 
 
 def test_where_the_most_at_once_is_not_counted_all_connections_are() -> None:
     carried = {"connections": 7, "bytes_to_server": 1, "bytes_to_client": 1}
     assert HopsReceipt(carried={"server_side": carried}, connections=7).violations() == ()
     (found,) = HopsReceipt(carried={"server_side": carried}, connections=8).violations()
-    assert found == "the hop of the server side: 7 connections went through it, not 8"
+    assert found == violation("hop-connections", hop="server side", carried=7, connections=8)
 
 
 @pytest.mark.parametrize("given", USER_PROXIES, ids=lambda given: given.name)

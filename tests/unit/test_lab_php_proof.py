@@ -15,6 +15,7 @@ from howfar.contract.messages import (
     Service,
     UnixTarget,
 )
+from howfar.contract.violation import sentences, violation
 from howfar.errors import LabError
 from howfar.experiments.page.lab.php_fpm import (
     PageProof,
@@ -129,7 +130,7 @@ def test_honest_pages_pass() -> None:
     ],
 )
 def test_each_lie_is_found(changes: dict[str, Any], says: str) -> None:
-    assert any(says in sentence for sentence in proven(**changes).violations)
+    assert any(says in sentence for sentence in sentences(proven(**changes).violations))
 
 
 def test_children_that_connect_again_are_found() -> None:
@@ -139,8 +140,8 @@ def test_children_that_connect_again_are_found() -> None:
     assert check_persistent_connections([reached(server)], 2, {"mysql": 7})[1] == ()
     server.part()
     server.meet("localhost")
-    _, (violation,) = check_persistent_connections([reached(server)], 2, {"mysql": 7})
-    assert "mysql counted 3 connections of 2 children" in violation
+    _, found = check_persistent_connections([reached(server)], 2, {"mysql": 7})
+    assert found == (violation("persistent-connections", service="mysql", connections=3, children=2),)
 
 
 def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
 from howfar.contract.messages import UnixTarget
 from howfar.contract.server_receipt import RequestedStore, ServerReceipt, StoreAddress
+from howfar.contract.violation import violation
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.network import Host
 from howfar.lab.servers import CertificatePaths, ServerContext
@@ -121,8 +122,8 @@ def test_a_store_listens_where_requested_and_nowhere_else() -> None:
     receipt = ServerReceipt(tcp_ports=[6379], listen_address=StoreAddress(at="x", plain=True, tls=None))
     assert receipt.store_violations(RequestedStore(6379, None, is_encrypted=False)) == ()
     assert receipt.store_violations(RequestedStore(None, "/s", is_encrypted=False)) == (
-        "the server listens on the TCP ports [6379], it was to listen on []",
-        "the server listens on the sockets [], it was to listen on ['/s']",
+        violation("other-ports", ports="[6379]", expected_ports="[]"),
+        violation("other-sockets", sockets="[]", expected_sockets="['/s']"),
     )
     assert len(receipt.store_violations(RequestedStore(6379, None, is_encrypted=True))) == 2, "plain text, and no TLS"
 

@@ -29,6 +29,7 @@ from howfar.contract.messages import (
     RttResult,
 )
 from howfar.contract.receipt import MEAN_MAX_SHARE, ByDirection, LatenessLimits, LinkCalibration, TcpSettings
+from howfar.contract.violation import Violation, violation
 from howfar.errors import UsageError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec
 from howfar.lab.link.receipt import (
@@ -110,14 +111,14 @@ def _violations(
     stats: LinkStats | None,
     limits: LatenessLimits = RUN_LIMITS,
     backend: str = "packet",
-) -> tuple[str, ...]:
+) -> tuple[Violation, ...]:
     fake = _fake(0)
     fake.spec, fake.backend = spec, backend
     fake.calibrations[spec.without_effects()] = LinkCalibration()
     return link_receipt(fake, at_rest, stats, TcpSettings()).violations(limits)
 
 
-def _counter_violations(spec: LinkSpec, stats: LinkStats, limits: LatenessLimits) -> tuple[str, ...]:
+def _counter_violations(spec: LinkSpec, stats: LinkStats, limits: LatenessLimits) -> tuple[Violation, ...]:
     counters = link_counters(stats)
     assert counters is not None
     return counters.violations(spec.rtt_ns, limits)
@@ -136,7 +137,8 @@ def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Late
     slow = LinkSpec(10_000_000, 10**6)
     assert _violations(slow, _rtt(11_456_000), None, bounds) == ()
     (found,) = _violations(slow, _rtt(10_000_000), None, bounds)
-    assert "requested 10ms and 1.456ms for the ping's own bytes" in found
+    assert found.id == "link-rtt-with-transmission"
+    assert found.parameters == {"measured_ns": 10_000_000, "requested_ns": 10_000_000, "transmission_ns": 1_456_000}
 
 
 def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
@@ -179,7 +181,7 @@ def test_only_modelled_drops_are_allowed() -> None:
             {"queue": 0, "loss": 0, "outage": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1}
         )
         (found,) = _violations(_ASKED, rest, _stats(drops=drops))
-        assert f"{cause} 1" in found
+        assert found.id == "link-lost-packets" and sum(number == 1 for number in found.parameters.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -248,13 +250,13 @@ def test_an_absolute_tolerance_is_said_as_a_share(rtt_ns: int, measured_ns: int,
 def test_a_load_that_did_not_cross_the_link_is_a_violation() -> None:
     assert crossing_violations(_stats(), ServerMetrics()) == ()
     (found,) = crossing_violations(_stats(packets=0), ServerMetrics())
-    assert "no packet crossed the link to server" in found
+    assert (found.id, found.parameters) == ("link-not-crossed", {"end": "server"})
     carried = _stats(wire_bytes=50_000_000)
     assert crossing_violations(carried, ServerMetrics(bytes_received=48_000_000, bytes_sent=15_000_000)) == ()
     (found,) = crossing_violations(carried, ServerMetrics(bytes_received=51_000_000, bytes_sent=0))
-    assert "to server" in found and "51000000" in found
+    assert found.parameters == {"end": "server", "carried_bytes": 50_000_000, "counted_bytes": 51_000_000}
     (found,) = crossing_violations(carried, ServerMetrics(bytes_received=0, bytes_sent=20_000_000))
-    assert "to client" in found and "20000000" in found
+    assert (found.parameters["end"], found.parameters["counted_bytes"]) == ("client", 20_000_000)
 
 
 @given(st.integers(0, 10**10))
@@ -369,8 +371,8 @@ def test_no_trial_waits_for_a_calm_moment() -> None:
     fake.noise = chain([50_000, 150_000], repeat(0))
     small, large = fake.measure_rtt_at_rest(), fake.measure_rtt_at_rest()
     assert not _violations(_ASKED, small, _stats())
-    (violation,) = _violations(_ASKED, large, _stats())
-    assert "RTT at rest was 0.3515ms, requested" in violation
+    (found,) = _violations(_ASKED, large, _stats())
+    assert (found.id, found.parameters["measured_ns"]) == ("link-rtt", 351_456)
 
 
 def test_each_batch_calibrates_anew_from_what_was_found() -> None:
@@ -442,7 +444,7 @@ def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
     (sentence,) = unknown_properties(stats)
     assert "to server" in sentence
     lost = _stats(drops=silent.model_copy(update={"arena": 3}))
-    assert "socket unknown" in _counter_violations(_ASKED, lost, STRICT_LIMITS)[0]
+    assert _counter_violations(_ASKED, lost, STRICT_LIMITS)[0].parameters["socket_packets"] == "unknown"
     assert unknown_properties(None) and unknown_properties(
         _stats(packets=0).model_copy(update={"to_client": _direction(packets=0)})
     )
@@ -506,8 +508,10 @@ def test_rare_stalls_may_make_packets_later_than_a_link_that_is_always_late(
 
 def test_packets_that_leave_too_early_make_a_trial_void_too() -> None:
     stats = LinkStats(to_server=_direction(lateness_mean_ns=-9_000), to_client=_direction(lateness_mean_ns=1_000))
-    (sentence,) = _counter_violations(_ASKED, stats, limits_for_trial(280_000))
-    assert "8us shorter on average (allowed 5.6us, 2% of a round trip)" in sentence
+    (found,) = _counter_violations(_ASKED, stats, limits_for_trial(280_000))
+    assert found == violation(
+        "link-mean-lateness", change_ns=8_000, change="shorter", allowed_ns=5_600.0, allowed_share=MEAN_MAX_SHARE
+    )
     for unknown in (RUN_LIMITS, limits_for_trial(0)):
         assert _counter_violations(_ASKED, stats, unknown) == (), "nothing is known of a round trip"
 

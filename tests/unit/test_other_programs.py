@@ -266,6 +266,7 @@ def test_a_disturbed_trial_is_repeated_whatever_else_went_wrong(
     assert is_repeated(run.trials[1])
     assert run.trials[1].void_reason is not None
     assert "cargo" in run.trials[1].void_reason and "the link to client was late" in run.trials[1].void_reason
+    assert [each.id for each in run.trials[1].violations] == ["disturbed-by", "other"]
     assert all(trial.attempt == 0 for trial in run.trials), "the block goes on"
 
 

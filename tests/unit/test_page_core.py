@@ -122,8 +122,12 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
     sealed = plain_receipt(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
     assert page_mismatches(_page(script), _ready(plain, mysql=plain, redis=sealed, memcached=unix)) == ()
     wrong = page_mismatches(_page(script), _ready(plain, mysql=example_receipt(), redis=plain))
-    assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
-    assert "no TLS was requested" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
+    assert [(each.subject, each.id) for each in wrong] == [
+        ("mysql", "unrequested-tls"),
+        ("mysql", "unrequested-compression"),
+        ("redis", "no-tls"),
+        ("memcached", "no-session-receipt"),
+    ]
 
 
 def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
@@ -134,8 +138,9 @@ def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> Non
         steps=(QueryStep(statement="a"),),
     )
     ours = {"tls_client_version": "TLSv1.3", "tls_client_cipher": "TLS_AES_256_GCM_SHA384"}
-    (sentence,) = page_mismatches(_page(script), _ready(plain_receipt(), postgresql=plain_receipt(**ours)))
-    assert sentence.startswith("postgresql: ") and "the server reports no TLS" in sentence
+    (found,) = page_mismatches(_page(script), _ready(plain_receipt(), postgresql=plain_receipt(**ours)))
+    assert (found.id, found.subject) == ("encryption-ends-in-between", "postgresql")
+    assert found.parameters["server_side"] == "no TLS"
     sealed = plain_receipt(**ours, tls_version="TLSv1.3", tls_cipher="TLS_AES_256_GCM_SHA384")
     assert page_mismatches(_page(script), _ready(plain_receipt(), postgresql=sealed)) == ()
 

@@ -24,6 +24,7 @@ from howfar.contract.messages import (
     ServiceUse,
     UnixTarget,
 )
+from howfar.contract.violation import join_sentences, violation
 from howfar.engine.run_load import LoadOutcome
 from howfar.experiments.page.load import PageLoad, PageSpec, find_page_mismatches, page_facts, page_spec
 from howfar.lab.counts import low_count_violations
@@ -97,7 +98,7 @@ def test_pages_as_requested_are_good() -> None:
     ],
 )
 def test_whatever_differs_is_said(application: PageScript | FastCgi, finished: Finished, says: str) -> None:
-    assert says in "; ".join(find_page_mismatches(SPEC, job(application), finished))
+    assert says in join_sentences(find_page_mismatches(SPEC, job(application), finished))
 
 
 def outcome(finished: Finished) -> LoadOutcome:
@@ -108,7 +109,8 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 def test_differences_make_a_trial_void() -> None:
     assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php())) == ()
-    assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php(misses=1)))[0].startswith("1 key was not found")
+    missed = PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php(misses=1)))
+    assert missed[0] == violation("keys-not-found", keys=1)
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
@@ -125,7 +127,7 @@ def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
     )
     for service, metrics, number in cases:
         found = low_count_violations(service, metrics, facts)
-        assert number in found[0] if number else found == ()
+        assert number in found[0].sentence if number else found == ()
 
 
 def test_what_is_requested_of_a_page_is_in_the_plan() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.made_recording import FLOOR_NS, Step, costs, made
 
 from howfar.contract.messages import Replayed, ReplayPage, UnixTarget
+from howfar.contract.violation import OTHER, Violation, violation
 from howfar.engine.process import Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link import LinkSpec
@@ -41,9 +42,9 @@ class MadePath(path_measurement.OpenPath):
             for page in pages
         ]  # fmt: skip
 
-    def start_monitoring(self) -> Callable[[], tuple[str, ...]]:
+    def start_monitoring(self) -> Callable[[], tuple[Violation, ...]]:
         self.attempts.append(len(self.attempts))
-        return lambda: ("the RTT was 9 ms",) if self.attempts[-1] in self.spoiled else ()
+        return lambda: (violation(OTHER, text="the RTT was 9 ms"),) if self.attempts[-1] in self.spoiled else ()
 
 
 def path(spoiled: Sequence[int] = (), spec: LinkSpec | None = None) -> MadePath:

@@ -26,6 +26,7 @@ from howfar.contract.messages import (
 from howfar.contract.receipt import QuantilesNs
 from howfar.contract.replication_receipt import ReplicationWindow
 from howfar.contract.server_receipt import pages_allowed
+from howfar.contract.violation import Violation, violation
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.experiments.replication.lab import ReplicationSpec
@@ -256,7 +257,7 @@ def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
     (found,) = replication_violations(
         REQUESTED, ReplicationWindow.between(before, after), replace(good, commit_p50_ns=19 * MS), [rtt(20)]
     )
-    assert "nobody waited for it" in found
+    assert found == violation("commits-too-fast", commit_p50_ns=19 * MS, rtt_ns=20 * MS)
     assert (
         replication_violations(
             REQUESTED, ReplicationWindow.between(before, after), replace(good, commit_p50_ns=None), [rtt(20)]
@@ -267,10 +268,8 @@ def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
         replication_violations(REQUESTED, ReplicationWindow.between(before, after), good, [rtt(20), rtt(200)]) == []
     ), "the nearest replica is enough"
     both = changed(REQUESTED, wait_for=2)
-    assert any(
-        "nobody waited" in each
-        for each in replication_violations(both, ReplicationWindow.between(before, after), good, [rtt(20), rtt(200)])
-    )
+    found_for_both = replication_violations(both, ReplicationWindow.between(before, after), good, [rtt(20), rtt(200)])
+    assert "commits-too-fast" in [each.id for each in found_for_both]
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
@@ -278,7 +277,7 @@ def test_one_commit_without_acknowledgement_makes_a_trial_void(kind: str) -> Non
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 9, "no_tx": 1})
     load = LoadFacts(commits=10, commit_p50_ns=21 * MS)
     (found,) = replication_violations(REQUESTED, ReplicationWindow.between(before, after), load, [rtt(20)])
-    assert found.startswith("1 commits of the window were not acknowledged")
+    assert found == violation("commit-groups-not-acknowledged", groups=1)
 
 
 def test_lag_is_told_of_the_window_alone() -> None:
@@ -315,13 +314,20 @@ def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None
     pairs_ns = {(0, 1): 1e6, (0, 2): 1e6, (1, 2): 1e6}
     between_replicas = {(0, 1): 0.0, (0, 2): 0.0, (1, 2): 60_000.0}
 
-    def found(mode: Any, late_ns: dict[tuple[int, int], float], reads: bool = False) -> list[str]:
+    def found(mode: Any, late_ns: dict[tuple[int, int], float], reads: bool = False) -> list[Violation]:
         spec = ReplicationSpec(mode=mode, replicas=2)
         return agreement_violations(spec, pairs_ns, late_ns, 1.2e6, reads=reads)
 
     assert not found("group-leader", between_replicas), "no commit waits for that link"
-    (sentence,) = found("galera", between_replicas)  # the last of several paths
-    assert sentence.startswith("the links made each commit up to 60us longer on average (allowed 24us, 2% of a commit)")
+    (late_links,) = found("galera", between_replicas)  # the last of several paths
+    assert late_links.id == "links-mean-lateness"
+    assert late_links.parameters == {
+        "operation": "commit",
+        "change": "longer",
+        "change_ns": 60_000,
+        "allowed_ns": 24_000,
+        "allowed_share": 0.02,
+    }
     assert not found("galera", between_replicas, reads=True)
     late = dict.fromkeys(
         pairs_ns, 20_000.0

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from howfar.contract.replication_receipt import ChannelFacts, ReplicaFacts, ReplicationWindow, Snapshot
+from howfar.contract.violation import Violation, violation
 from howfar.errors import PlanError
 from howfar.experiments.replication.lab import ReplicationSpec, galera
 from howfar.experiments.replication.lab.binary_log import BinaryLogReplication
@@ -29,9 +30,11 @@ from howfar.experiments.replication.lab.status import (
     parse_semi_sync_prefixes,
 )
 from howfar.experiments.replication.lab.watch import HangClock
+from howfar.experiments.replication.violations import NOT_AS_CONFIGURED
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import MAX_REPLICAS, host_batch, link_addresses, middle_batch
+from howfar.store.void_reasons import parse_reason
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
 KINDS = ("mariadb", "mysql")
@@ -105,55 +108,62 @@ def test_an_acknowledged_window_has_no_violations(kind: str) -> None:
 @pytest.mark.parametrize(
     ("add", "commits", "expected"),
     [
-        ({"no_tx": 3, "yes_tx": 7}, 10, "3 commits of the window were not acknowledged"),
-        ({"no_times": 1, "yes_tx": 10}, 10, "fell back to asynchronous replication once"),
-        ({}, 10, "10 commits returned and the primary counted no acknowledgement"),
-        ({"yes_tx": -1}, None, "counters went back"),
-        ({"clients": -1, "yes_tx": 1}, 1, "0 semi-synchronous replicas of 1 were connected after"),
+        ({"no_tx": 3, "yes_tx": 7}, 10, violation("commit-groups-not-acknowledged", groups=3)),
+        ({"no_times": 1, "yes_tx": 10}, 10, violation("fell-back", fallbacks=1)),
+        ({}, 10, violation("no-acknowledgement-counted", commits=10)),
+        ({"yes_tx": -1}, None, violation("counters-went-back")),
+        ({"clients": -1, "yes_tx": 1}, 1, violation("semi-sync-replicas", connected=0, requested=1, moment="after")),
     ],
+    ids=lambda value: value.id if isinstance(value, Violation) else None,
 )
-def test_window_violations(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
+def test_window_violations(kind: str, add: dict[str, int], commits: int | None, expected: Violation) -> None:
     found = ReplicationWindow.between(snapshot(kind), snapshot(kind, add=add)).violations(REQUESTED, commits)
-    assert [sentence for sentence in found if expected in sentence] == list(found) != []
+    assert found == (expected,)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_ends_must_have_the_requested_settings(kind: str) -> None:
     now = snapshot(kind)
     for spec, expected in (
-        (changed(REQUESTED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
-        (changed(REQUESTED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
-        (changed(REQUESTED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
-        (changed(REQUESTED, mode="async"), "the primary was semi-synchronous before"),
+        (
+            changed(REQUESTED, wait_point="AFTER_COMMIT"),
+            violation("wait-point", actual="AFTER_SYNC", expected="AFTER_COMMIT", moment="before"),
+        ),
+        (
+            changed(REQUESTED, timeout_ms=10_000),
+            violation("acknowledgement-timeout", actual_ms=3_600_000, expected_ms=10_000, moment="before"),
+        ),
+        (
+            changed(REQUESTED, replicas=2, wait_for=2),
+            violation("wait-count", actual=1, expected=2, moment="before"),
+        ),
+        (changed(REQUESTED, mode="async"), violation("unrequested-semi-sync", moment="before")),
     ):
-        assert any(expected in sentence for sentence in ReplicationWindow.between(now, now).violations(spec)), expected
+        assert expected in ReplicationWindow.between(now, now).violations(spec)
     assert now.primary is not None
     after_fallback = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
-    assert any(
-        "fell back to asynchronous silently" in sentence
-        for sentence in ReplicationWindow.between(now, after_fallback).violations(REQUESTED)
-    )
+    silently = violation("fell-back-silently", moment="after")
+    assert silently in ReplicationWindow.between(now, after_fallback).violations(REQUESTED)
     not_acknowledging = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
     assert ReplicationWindow.between(now, not_acknowledging).violations(REQUESTED) == (
-        "replica1 did not acknowledge after the window",
+        violation("replica-did-not-acknowledge", "replica1", moment="after"),
     )
     without_plugin = now.model_copy(update={"primary": None})
-    assert any(
-        "no semi-synchronous" in sentence
-        for sentence in ReplicationWindow.between(now, without_plugin).violations(REQUESTED)
-    )
+    missing = violation("primary-without-semi-sync", moment="after")
+    assert missing in ReplicationWindow.between(now, without_plugin).violations(REQUESTED)
     io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
     diverged = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"errant": "0-2-58"}),)})
     assert ReplicationWindow.between(now, diverged).violations(REQUESTED) == (
-        "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have diverged",
+        violation("errant-transactions", "replica1", transactions="0-2-58", moment="after"),
     )
     with_dead_link = now.model_copy(update={"broken": ("the link of replica1 had died",)})
     assert ReplicationWindow.between(now, with_dead_link).violations(REQUESTED) == (
-        "the link of replica1 had died after the window",
+        violation("replication-broken", failure="the link of replica1 had died", moment="after"),
     )
     disconnected = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
+    threads = {"receiving": "Connecting", "applying": "Yes", "errors": "cannot reach it"}
     assert ReplicationWindow.between(now, disconnected).violations(REQUESTED) == (
-        "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
+        violation("replica-failed", "replica1", moment="after", **threads),
     )
 
 
@@ -173,26 +183,26 @@ def test_a_replica_that_stopped_says_why(kind: str) -> None:
 def test_the_channel_is_as_requested() -> None:
     """In recordings, a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
 
-    def violations(handshakes: int, wire_bytes: int, **spec: Any) -> tuple[str, ...]:
+    def violations(handshakes: int, wire_bytes: int, **spec: Any) -> tuple[Violation, ...]:
         seen = ChannelFacts(tls_handshakes=handshakes, row_bytes=len(FILLING), wire_bytes={"replica1": wire_bytes})
         return seen.violations(changed(REQUESTED, **spec))
 
     assert violations(0, 28_000) == violations(1, 28_500, tls=True) == violations(0, 500, compression="zlib") == ()
     assert violations(1, 700, tls=True, compression="zlib") == ()
-    assert violations(0, 28_000, tls=True) == ("0 of 1 replicas connected to the primary over TLS",)
-    assert violations(1, 28_000) == ("1 replicas connected to the primary over TLS, which was not requested",)
+    assert violations(0, 28_000, tls=True) == (violation("channel-without-tls", encrypted=0, replicas=1),)
+    assert violations(1, 28_000) == (violation("unrequested-channel-tls", encrypted=1),)
     (plain,) = violations(0, 28_000, compression="zlib")
-    assert "was not compressed" in plain
+    assert plain.id == "channel-not-compressed"
     (squeezed,) = violations(0, 500)
-    assert "it was compressed" in squeezed
+    assert squeezed.id == "channel-compressed"
     assert ChannelFacts(tls_handshakes=0, row_bytes=1).violations(changed(REQUESTED, mode="none", replicas=0)) == ()
 
 
 def test_commits_faster_than_the_rtt_are_violations() -> None:
     assert latency_violation(REQUESTED, 20_000_000, 20_000_000) is None
     assert latency_violation(changed(REQUESTED, mode="async"), 1, 20_000_000) is None
-    sentence = latency_violation(REQUESTED, 1_000_000, 20_000_000)
-    assert sentence is not None and "1.000 ms" in sentence and "20.000 ms" in sentence
+    too_fast = violation("commits-too-fast", commit_p50_ns=1_000_000, rtt_ns=20_000_000)
+    assert latency_violation(REQUESTED, 1_000_000, 20_000_000) == too_fast
 
 
 UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c80aa9429562"
@@ -296,13 +306,13 @@ def test_violations_not_explained_by_an_absence_remain(kind: str) -> None:
     )
     for column in (io, sql):
         (found,) = snapshot(kind, replica={column: "No"}).violations_after_absence()
-        assert "replica1 was not replicating after the window" in found
+        assert (found.id, found.subject) == ("replica-not-replicating", "replica1")
     seen = snapshot(kind)
     with_errant = seen.replicas[0].model_copy(update={"errant": "0-9-1"})
     (dead_link, divergence) = seen.model_copy(
         update={"broken": ("the link of replica1 had died",), "replicas": (with_errant,)}
     ).violations_after_absence()
-    assert "the link of replica1 had died" in dead_link and "their histories have diverged" in divergence
+    assert (dead_link.id, divergence.id) == ("replication-broken", "errant-transactions")
 
 
 @pytest.mark.parametrize(
@@ -337,3 +347,29 @@ def test_a_node_on_a_user_host_listens_only_on_its_address(
     dialect = replication_dialect(kind, mode)
     assert isinstance(dialect, BinaryLogReplication)
     assert set(wanted) <= set(dialect.binary_log(seed).options)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (violation("fell-back", fallbacks=1), "the primary fell back to asynchronous replication once"),
+        (
+            violation("commits-too-fast", commit_p50_ns=1_000_000, rtt_ns=20_000_000),
+            "half of the commits took less than 1.000 ms where the round trip to the replica takes 20.000 ms: nobody waited for it",
+        ),
+        (
+            violation("replica-failed", "replica1", moment="after", receiving="No", applying="Yes", errors="a; b"),
+            "replica1 was not replicating after the window: receiving No, applying Yes (a; b)",
+        ),
+    ],
+    ids=lambda value: value.id if isinstance(value, Violation) else None,
+)
+def test_violations_are_sentences(found: Violation, words: str) -> None:
+    assert found.sentence == words
+    assert parse_reason(words) == (found,)
+
+
+def test_replication_that_was_not_as_configured_is_known_in_older_files() -> None:
+    reason = "replication was not as configured before the fault: replica1 did not acknowledge after the window"
+    (found,) = parse_reason(reason)
+    assert found.id in NOT_AS_CONFIGURED and found.sentence == reason

@@ -40,7 +40,9 @@ def murky() -> Summary:
     trials = tuple(
         t
         if t.arm != "remote"
-        else t.model_copy(update={"measured": None, "status": TrialStatus.VOID, "void_reason": "the server closed"})
+        else t.model_copy(
+            update={"measured": None, "status": TrialStatus.VOID, "void_reason": "the server closed", "violations": ()}
+        )
         for t in run.trials
     )
     return summarise(run.model_copy(update={"trials": trials, "stop": StopReason.TIME}))

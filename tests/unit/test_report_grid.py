@@ -22,6 +22,7 @@ from tests.unit.test_report_html import is_small_and_whole
 
 from howfar.analysis.answer import Answer, not_yet
 from howfar.analysis.summary import Summary
+from howfar.analysis.voids import count_kinds
 from howfar.experiments.network import grid as blocks
 from howfar.experiments.network.bandwidth import curves as curve_blocks
 from howfar.experiments.network.bandwidth.analysis import Scaling
@@ -36,6 +37,7 @@ from howfar.report import figures, limit_text
 from howfar.report.document import Block, Chart, Details, Document, Table
 from howfar.report.grid import arrange_grid, is_grid
 from howfar.stats.intervals import MIN_BLOCKS
+from howfar.store.void_reasons import parse_reason
 
 
 @cache
@@ -222,20 +224,26 @@ def test_a_spreadsheet_has_limits() -> None:
 
 
 def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
-    reasons = {f"the link was late by {late}ms (p99); the emulator was stopped": 2 for late in (1.2, 7.5)}
-    line = figures.void_line(summary("bandwidth").model_copy(update={"void_trials": 4, "void_reasons": reasons}))
+    reasons = [f"the link was late by {late}ms (p99); the emulator was stopped" for late in (1.2, 1.2, 7.5, 7.5)]
+    update = {"void_trials": 4, "voids": count_kinds(enumerate(map(parse_reason, reasons)))}
+    line = figures.void_line(summary("bandwidth").model_copy(update=update))
     assert "4 x the link was late by 1.2ms (p99) (figures vary)" in line and "7.5" not in line
 
 
 def test_late_packets_are_named_alike_in_old_and_new_files() -> None:
     late = (
-        "replica1: the link to client was late by 1.2ms (p99)",
-        "replica1: packets to the client were late on the emulated link by 3ms (p99)",
+        f"replica1: {text} (p99.9, allowed 1ms): the machine was too busy, or the emulator was stopped"
+        for text in (
+            "the link to client was late by 1.2ms",
+            "packets to the client were late on the emulated link by 3ms",
+        )
     )
-    found = summary("bandwidth").model_copy(update={"void_trials": 2, "void_reasons": dict.fromkeys(late, 1)})
-    assert "2 x replica1: packets to the client were late on the emulated link by 1.2ms (p99)" in figures.void_line(
-        found
-    )
+    voids = count_kinds(enumerate(map(parse_reason, late)))
+    assert [(kind.id, kind.subject, kind.count) for kind in voids] == [("late-packets", "replica1", 2)]
+    assert voids[0].ranges == {"lateness_ns": (1_200_000, 3_000_000)}
+    found = summary("bandwidth").model_copy(update={"void_trials": 2, "voids": voids})
+    late_line = "2 x replica1: packets to the client were late on the emulated link by 1.2ms (p99.9, allowed 1ms)"
+    assert late_line in figures.void_line(found)
     assert figures.void_cause(found) == "packets to the client were late on the emulated link"
 
 

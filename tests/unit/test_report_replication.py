@@ -16,6 +16,7 @@ from tests.unit.test_report_html import Balance, is_small_and_whole
 
 from howfar.analysis.advice import COMMANDS, Advice
 from howfar.analysis.summary import Summary
+from howfar.analysis.voids import count_kinds
 from howfar.experiments.registry import experiment_of
 from howfar.experiments.replication import charts, frame
 from howfar.experiments.replication import report as cost_report
@@ -32,6 +33,7 @@ from howfar.report import figures, html, terminal
 from howfar.report.document import Block, Cell, Chart, Details, Document, Table
 from howfar.report.text import as_csv, as_markdown, json_values
 from howfar.stats.estimate import Estimate
+from howfar.store.void_reasons import parse_reason
 
 
 @cache
@@ -318,7 +320,8 @@ def test_a_void_trial_counts_for_what_made_it_void() -> None:
         "no commit was acknowledged before the fault": 8,
         "the load ended before the fault came": 16,
     }
-    found = summary("crash").model_copy(update={"void_reasons": reasons})
+    texts = [text for text, count in reasons.items() for _ in range(count)]
+    found = summary("crash").model_copy(update={"voids": count_kinds(enumerate(map(parse_reason, texts)))})
     assert "replication was not as configured: 4." in as_markdown(document(found))
 
 

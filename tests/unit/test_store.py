@@ -18,6 +18,7 @@ from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Bytes, ServiceUse
 from howfar.contract.server_receipt import SessionReceipt
+from howfar.contract.violation import violation
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.file_kinds import RUN_FILE
 from howfar.runner.run import execute_run
@@ -38,6 +39,16 @@ def void_trial(number: int, reason: str = "because") -> Trial:
         load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
         warnings=("client limited",),
     )
+
+
+def test_violations_are_stored_with_their_parameters(tmp_path: Path) -> None:
+    found = violation("counts-differ", "redis", quantity="statements", clients=3, server=2.5)
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        file.append_trial(void_trial(0, found.sentence).model_copy(update={"violations": (found,)}))
+        file.append_trial(void_trial(1, violation("keys-evicted", keys=3).sentence))
+    stored, of_text = read_run(tmp_path / "a.howfar").trials
+    assert stored.violations == stored.why_void == (found,)
+    assert of_text.violations == () and of_text.why_void == (violation("keys-evicted", keys=3),)
 
 
 def test_two_trials_never_have_the_same_place(tmp_path: Path) -> None:

@@ -43,8 +43,10 @@ from howfar.analysis.disturbance import Disturbance, UnusedTrials, find_disturba
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
+from howfar.analysis.voids import VoidKind, count_voids
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.contract.environment import RunEnvironment
+from howfar.contract.violation import DISTURBED, NO_REASON, violation
 from howfar.findings import Finding, Texts
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
@@ -139,6 +141,9 @@ class Unmeasured(Part):
     factors: dict[str, Level]
     void_trials: int
     reasons: dict[str, int]
+    """The texts of `voids` as in older reports; the next version leaves it out."""
+    voids: tuple[VoidKind, ...] = ()
+    """Why its trials were void, by kind."""
 
 
 class TrialPoint(Part):
@@ -208,6 +213,9 @@ class Summary(Part):
     void_ratio_shift: float | None = None
     """Likewise for the ratio of a cell to the one it is compared with. None: no excluded trial has such a ratio."""
     void_reasons: dict[str, int]
+    """The texts of `voids` as in older reports; the next version leaves it out."""
+    voids: tuple[VoidKind, ...] = ()
+    """Why trials were void, by kind. A trial may have several kinds."""
     idle: IdleStates | None = None
     """Idle states of CPUs. None: an older run file."""
     hosts: HostsSeen | None = None
@@ -400,6 +408,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         hosts=summarise_hosts(run, table),
         controls=run_controls,
         void_reasons=_count_void_reasons(filter(ends_attempt, plan_run.trials)),
+        voids=count_voids(filter(ends_attempt, plan_run.trials)),
         disturbance=disturbance,
         unused=find_unused(measured),
         others_cpus=machine.others_cpus,
@@ -547,15 +556,11 @@ def _without_answer(findings: Findings, experiments: Sequence[Analysis]) -> Find
 
 def _count_void_reasons(trials: Iterable[Trial]) -> dict[str, int]:
     reasons = (
-        _DISTURBED if is_repeated(trial) else trial.void_reason or "no reason recorded"
+        violation(DISTURBED).sentence if is_repeated(trial) else trial.void_reason or violation(NO_REASON).sentence
         for trial in trials
         if trial.status is TrialStatus.VOID
     )
     return dict(sorted(Counter(reasons).items()))
-
-
-_DISTURBED = "other programs disturbed it"
-"""Reason of trials that were measured again, without the program."""
 
 
 def _good_blocks(run: Run, arm: str) -> set[int]:
@@ -568,7 +573,13 @@ def _good_blocks(run: Run, arm: str) -> set[int]:
 
 def _unmeasured(run: Run, arm: Arm) -> Unmeasured:
     trials = [trial for trial in run.trials if trial.arm == arm.name and not is_good(trial)]
-    return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=len(trials), reasons=_count_void_reasons(trials))
+    return Unmeasured(
+        arm=arm.name,
+        factors=arm.factors,
+        void_trials=len(trials),
+        reasons=_count_void_reasons(trials),
+        voids=count_voids(trials),
+    )
 
 
 def _void_shift(trials: Sequence[Trial], table: TrialTable) -> float | None:

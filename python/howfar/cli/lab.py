@@ -25,6 +25,7 @@ from howfar.cli.main import run_command_line
 from howfar.cli.screen import OutputFile, note
 from howfar.cli.target_options import enter_sandbox
 from howfar.contract.ping_messages import TcpTarget, UnixTarget
+from howfar.contract.violation import Violation, sentences, violation
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError, UsageError, describe_exit_status, shell_exit_code
 from howfar.lab import sandbox
@@ -107,7 +108,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         link_facts = link_receipt(link, rtt_at_rest, stats, laboratory.tcp_settings(), changed=bool(script.changes))
         violations = link_facts.rtt_violations(STRICT_LIMITS) + violations
     warnings = () if script.changes else effect_warnings(link.spec, stats)
-    for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
+    for sentence in (*(f"not as requested: {each.sentence}" for each in violations), *warnings):
         note(sentence)
     if receipt is None or rtt_at_rest is None:
         return code
@@ -121,7 +122,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         "machine": machine_load.model_dump(),
         "verdict": {
             "valid": None if unknown and not violations else not violations,
-            "violations": list(violations),
+            "violations": list(sentences(violations)),
             "warnings": [*warnings, *unknown, *laboratory.warnings],
         },
     }
@@ -132,12 +133,12 @@ def _environment_facts(laboratory: Lab) -> dict[str, object]:
     return {"environment": laboratory.environment().as_json(), "server": laboratory.server()}
 
 
-def script_violations(player: ScriptPlayer) -> tuple[str, ...]:
-    """A sentence if a script failed, because from then on the link was not as requested; otherwise empty."""
+def script_violations(player: ScriptPlayer) -> tuple[Violation, ...]:
+    """The violation if a script failed, because from then on the link was not as requested; otherwise empty."""
     if player.failure is None:
         return ()
     at_ns, _ = player.script.changes[len(player.played)]
-    return (f"the link could not be changed at {format_duration_ns(at_ns)}, nor after that: {player.failure.message}",)
+    return (violation("link-script-failed", at_ns=at_ns, message=player.failure.message),)
 
 
 def describe_link(link: Link) -> str:
@@ -394,8 +395,8 @@ def _report_dead_hops(environment: LabTrialEnvironment) -> None:
 
 
 def _report_link_mismatches(group: ServerGroup) -> None:
-    for sentence in group.link_violations():
-        note(f"not as requested: {sentence}")
+    for each in group.link_violations():
+        note(f"not as requested: {each.sentence}")
 
 
 def _address_variables(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:

@@ -21,6 +21,7 @@ from howfar.cli.screen import STDOUT, note, read_text, show_document, show_json_
 from howfar.cli.target import Say, find_server, numeric_target, resolve_tls_mode
 from howfar.contract.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.contract.receipt import ProgramUse
+from howfar.contract.violation import sentences
 from howfar.doctor.peer_location import find_measured_programs
 from howfar.engine.process import EngineFailed, Launcher, check_job
 from howfar.engine.receipt_check import mismatches
@@ -184,7 +185,7 @@ def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
         if isinstance(error, EngineFailed):
             raise _with_limit_advice(options, job, error) from None
         raise
-    differences = mismatches(job, outcome.ready.receipt)
+    differences = sentences(mismatches(job, outcome.ready.receipt))
     return make_result(
         job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences, programs
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from howfar.contract.receipt_part import ReceiptPart
+from howfar.contract.violation import Violation, violation
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RequestedPages:
     """By server that is used: the client's address that it must see."""
 
 
-def _client_violations(seen: Mapping[str, list[str]], client_hosts: Mapping[str, str]) -> list[str]:
+def _client_violations(seen: Mapping[str, list[str]], client_hosts: Mapping[str, str]) -> list[Violation]:
     """Violations for clients whose connections do not come over the environment's path."""
     violations = []
     for name, expected_host in client_hosts.items():
@@ -40,7 +41,8 @@ def _client_violations(seen: Mapping[str, list[str]], client_hosts: Mapping[str,
             address for address in seen.get(name, ["nowhere"]) if address.partition(":")[0] != expected_host
         }
         violations += [
-            f"{name} sees PHP at {address!r}, the path comes from {expected_host!r}" for address in wrong_addresses
+            violation("php-at-other-address", service=name, client=address, expected_client=expected_host)
+            for address in sorted(wrong_addresses)
         ]
     return violations
 
@@ -56,13 +58,20 @@ class PagesReceipt(ReceiptPart):
     seen: dict[str, list[str]] = Field(default_factory=dict)
     """By server: addresses of the clients that it saw while a page kept its connections open."""
 
-    def violations(self, requested: RequestedPages) -> tuple[str, ...]:
+    def violations(self, requested: RequestedPages) -> tuple[Violation, ...]:
         """Differences between the pages' reports, the script and the servers' counts."""
         violations = self._script_violations(requested)
         for name, counts in self.counted.items():
             expected = self._expected_counts(name, requested)
             violations += [
-                f"{name} counted {count} {quantity} of {self.pages} pages, which told {expected[quantity]}"
+                violation(
+                    "service-counts",
+                    service=name,
+                    counted=count,
+                    quantity=quantity,
+                    pages=self.pages,
+                    reported=expected[quantity],
+                )
                 for quantity, count in counts.items()
                 if count != expected[quantity]
             ]
@@ -71,19 +80,21 @@ class PagesReceipt(ReceiptPart):
     def _count(self, name: str) -> int:
         return self.reported.get(name, 0)
 
-    def _script_violations(self, requested: RequestedPages) -> list[str]:
+    def _script_violations(self, requested: RequestedPages) -> list[Violation]:
         violations = []
         for name, service in requested.services.items():
             expected = service.round_trips * self.pages
             round_trips = self._count(f"{name}_turns") - self._count(f"{name}_checks")
             if round_trips != expected:
-                violations.append(f"{self.pages} pages told {round_trips} turns to {name}, the script has {expected}")
+                counts = {"pages": self.pages, "reported": round_trips, "expected": expected}
+                violations.append(violation("reported-round-trips", service=name, **counts))
             connects = self._count(f"{name}_connects")
             if requested.connects_per_page and service.round_trips and connects != self.pages:
-                violations.append(f"{self.pages} pages told {connects} connects to {name}, each was to make one")
+                counts = {"pages": self.pages, "reported": connects}
+                violations.append(violation("reported-connections", service=name, **counts))
         if misses := self._count("misses"):
             keys = sum(service.keys for service in requested.services.values()) * self.pages
-            violations.append(f"the pages missed {misses} keys of {keys}")
+            violations.append(violation("pages-missed-keys", misses=misses, keys=keys))
         return violations
 
     def _expected_counts(self, name: str, requested: RequestedPages) -> dict[str, int]:
@@ -108,11 +119,11 @@ class PersistentClients(ReceiptPart):
     connections: dict[str, int] = Field(default_factory=dict)
     """By server: connections since the pool's first."""
 
-    def violations(self, children: int, client_hosts: Mapping[str, str]) -> tuple[str, ...]:
+    def violations(self, children: int, client_hosts: Mapping[str, str]) -> tuple[Violation, ...]:
         """Violations if clients are not connected any more, or if a child process has opened more than one connection."""
         violations = _client_violations(self.seen, client_hosts)
         violations += [
-            f"{name} counted {connections} connections of {children} children, which were to keep one each"
+            violation("persistent-connections", service=name, connections=connections, children=children)
             for name, connections in self.connections.items()
             if connections > children
         ]

@@ -15,8 +15,8 @@ from howfar.contract.receipt_messages import Account, DirectionStats, Drops
 from howfar.contract.receipt_part import ReceiptPart
 from howfar.contract.replication_receipt import ChannelFacts, ReplicationWindow, RequestedReplication
 from howfar.contract.server_receipt import HopsReceipt, ServerReceipt, SessionReceipt
+from howfar.contract.violation import Violation, violation
 from howfar.plan.quantities import rtt_tolerance_ns, rtt_void_ns
-from howfar.units import format_duration_ns
 
 DirectionName = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
@@ -137,23 +137,22 @@ class LinkCounters(ReceiptPart):
     to_server: DirectionStats
     to_client: DirectionStats
 
-    def violations(self, rtt_ns: int, limits: LatenessLimits) -> tuple[str, ...]:
+    def violations(self, rtt_ns: int, limits: LatenessLimits) -> tuple[Violation, ...]:
         """Packets that were lost or late beyond `limits`, on a link with the requested RTT `rtt_ns`."""
         limit_ns = max(limits.p999_ns, limits.p999_share * rtt_ns)
         violations = []
-        for name, direction in (("to the server", self.to_server), ("to the client", self.to_client)):
+        for end, direction in (("server", self.to_server), ("client", self.to_client)):
             drops, lateness_ns = direction.drops, direction.lateness_p999_ns
             if drops.arena or drops.socket or drops.transmit:
-                socket = "unknown" if drops.socket is None else str(drops.socket)
-                violations.append(
-                    f"the link {name} lost what no queue explains "
-                    f"(segments: arena {drops.arena}, transmit {drops.transmit}; packets: socket {socket})"
-                )
+                lost = {
+                    "arena_segments": drops.arena,
+                    "transmit_segments": drops.transmit,
+                    "socket_packets": drops.socket,
+                }
+                violations.append(violation("link-lost-packets", end=end, **lost))
             if lateness_ns > limit_ns:
-                violations.append(
-                    f"packets {name} were late on the emulated link by {format_duration_ns(lateness_ns)} (p99.9, "
-                    f"allowed {format_duration_ns(limit_ns)}): the machine was too busy, or the emulator was stopped"
-                )
+                lateness = {"lateness_ns": lateness_ns, "percentile": 99.9, "allowed_ns": limit_ns}
+                violations.append(violation("late-packets", end=end, **lateness))
         return (*violations, *self._mean_violations(limits.mean_ns))
 
     @property
@@ -162,16 +161,16 @@ class LinkCounters(ReceiptPart):
         to_server_ns, to_client_ns = self.to_server.lateness_mean_ns, self.to_client.lateness_mean_ns
         return None if to_server_ns is None or to_client_ns is None else to_server_ns + to_client_ns
 
-    def outage_violations(self) -> tuple[str, ...]:
+    def outage_violations(self) -> tuple[Violation, ...]:
         """Violations if outages lost packets of a link of which none were requested."""
-        segments_lost = {"to_server": self.to_server.drops.outage, "to_client": self.to_client.drops.outage}
+        segments_lost = {"server": self.to_server.drops.outage, "client": self.to_client.drops.outage}
         return tuple(
-            f"the link {name.replace('_', ' ')} was interrupted, which lost {segments} segments"
-            for name, segments in segments_lost.items()
+            violation("link-interrupted", end=end, segments=segments)
+            for end, segments in segments_lost.items()
             if segments
         )
 
-    def _mean_violations(self, limit_ns: float | None) -> tuple[str, ...]:
+    def _mean_violations(self, limit_ns: float | None) -> tuple[Violation, ...]:
         mean_ns, share = self.late_ns, MEAN_MAX_SHARE
         if limit_ns is None or mean_ns is None:
             return ()
@@ -179,10 +178,9 @@ class LinkCounters(ReceiptPart):
             limit_ns, share = limit_ns * STALLS_MAX_SHARE / MEAN_MAX_SHARE, STALLS_MAX_SHARE
         if abs(mean_ns) <= limit_ns:
             return ()
-        longer_or_shorter, allowed = "longer" if mean_ns > 0 else "shorter", format_duration_ns(limit_ns)
-        sentence = f"the link made each round trip {format_duration_ns(abs(mean_ns))} {longer_or_shorter} on average"
-        reason = "the machine was too busy for the emulator"
-        return (f"{sentence} (allowed {allowed}, {share:.0%} of a round trip): {reason}",)
+        change = "longer" if mean_ns > 0 else "shorter"
+        allowed: dict[str, float] = {"allowed_ns": limit_ns, "allowed_share": share}
+        return (violation("link-mean-lateness", change_ns=abs(mean_ns), change=change, **allowed),)
 
 
 class EffectShare(ReceiptPart):
@@ -266,13 +264,13 @@ class LinkReceipt(ReceiptPart):
         """Expected RTT of a ping over the requested link; for a real link, its RTT before the run."""
         return None if self.requested is None else self.requested.rest_rtt_ns
 
-    def violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+    def violations(self, limits: LatenessLimits) -> tuple[Violation, ...]:
         """Differences between an emulated link and the request. Without counters only the RTT at rest is checked."""
         if self.counters is None or self.requested is None:
             return self.rtt_violations(limits)
         return (*self.rtt_violations(limits), *self.counters.violations(self.requested.rtt_ns or 0, limits))
 
-    def rtt_violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+    def rtt_violations(self, limits: LatenessLimits) -> tuple[Violation, ...]:
         """The violation if the RTT at rest is not as requested. Real links and bare cables have no requested RTT."""
         requested, measured_ns = self.requested, self.rest_rtt_ns
         if self.real or self.backend == "none" or requested is None or measured_ns is None:
@@ -282,28 +280,26 @@ class LinkReceipt(ReceiptPart):
         allowed_ns = rtt_tolerance_ns(rtt_ns) if limits.strict_rtt and rtt_ns else rtt_void_ns(rtt_ns)
         if abs(measured_ns - expected_ns) <= allowed_ns:
             return ()
-        violation = (
-            f"the link's RTT at rest was {format_duration_ns(measured_ns)}, requested {format_duration_ns(rtt_ns)}"
-        )
         transmission_ns = expected_ns - rtt_ns
+        rtts_ns = {"measured_ns": measured_ns, "requested_ns": rtt_ns}
         if transmission_ns > allowed_ns / 10:
-            violation += f" and {format_duration_ns(transmission_ns)} for the ping's own bytes at the rate"
-        return (violation,)
+            return (violation("link-rtt-with-transmission", **rtts_ns, transmission_ns=transmission_ns),)
+        return (violation("link-rtt", **rtts_ns),)
 
-    def rtt_change_violations(self) -> tuple[str, ...]:
+    def rtt_change_violations(self) -> tuple[Violation, ...]:
         """Violations if a real link, or that of a further client, has another RTT than before the run, by more than is allowed for an
         emulated link."""
-        return tuple(sentence for link in (self, *(self.others or ())) for sentence in link._rtt_change())
+        return tuple(change for link in (self, *(self.others or ())) for change in link._rtt_change())
 
-    def _rtt_change(self) -> tuple[str, ...]:
+    def _rtt_change(self) -> tuple[Violation, ...]:
         now_ns, before_ns = self.rest_rtt_ns, self.expected_rtt_ns
         assert now_ns is not None and before_ns is not None, (
             "a real link is measured before the run and before the load"
         )
         if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
             return ()
-        ends = f"from host {self.from_host} to host {self.to_host}"
-        return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
+        ends = {"from_host": self.from_host, "to_host": self.to_host}
+        return (violation("real-rtt-changed", **ends, now_ns=now_ns, before_ns=before_ns),)
 
 
 class IdleReceipt(ReceiptPart):
@@ -320,20 +316,18 @@ class IdleReceipt(ReceiptPart):
     hosts: dict[str, IdleReceipt] | None = None
     """The receipt of each host, if there are several; the fields above are then those of the first client's host."""
 
-    def violations(self) -> tuple[str, ...]:
+    def violations(self) -> tuple[Violation, ...]:
         """Violations if polling was requested but CPUs halted."""
         if self.hosts is not None:
-            return tuple(
-                f"host {name}: {sentence}" for name, host in self.hosts.items() for sentence in host.violations()
-            )
+            return tuple(each.at(f"host {name}") for name, host in self.hosts.items() for each in host.violations())
         if self.level != "polling":
             return ()
         violations = []
         if self.limit_us not in (0, None):
-            violations.append(f"idle CPUs were not kept polling: the kernel's limit is {self.limit_us} µs")
+            violations.append(violation("cpus-not-polling", limit_us=self.limit_us))
         for cpu, rate in self.halts_per_s.items():
             if rate > MAX_HALTS_PER_S:
-                violations.append(f"CPU {cpu} was to poll while idle and slept {rate:.0f} times a second")
+                violations.append(violation("cpu-slept", cpu=cpu, sleeps_per_s=rate))
         return tuple(violations)
 
 
@@ -380,13 +374,13 @@ class ReplicationReceipt(ReceiptPart):
     links: dict[str, LinkReceipt] = Field(default_factory=dict, alias="wires")
     fault: InjectedFault | None = None
 
-    def link_violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+    def link_violations(self, limits: LatenessLimits) -> tuple[Violation, ...]:
         """Violations of the links, by name. No cell requests outages of these links, and the servers' counters do not show commits
         that stalled and then continued."""
         return tuple(
-            f"{name}: {sentence}"
+            each.at(name)
             for name, link in self.links.items()
-            for sentence in (
+            for each in (
                 *link.violations(limits),
                 *(() if link.counters is None else link.counters.outage_violations()),
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from howfar.contract.receipt_part import ReceiptPart
+from howfar.contract.violation import Violation, violation
 
 
 class RequestedReplication(ReceiptPart):
@@ -52,24 +53,21 @@ class ChannelFacts(ReceiptPart):
     wire_bytes: dict[str, int] = Field(default_factory=dict)
     """Bytes that the primary's host sent to each replica for the test row, as the kernel counts them."""
 
-    def violations(self, requested: RequestedReplication) -> tuple[str, ...]:
+    def violations(self, requested: RequestedReplication) -> tuple[Violation, ...]:
         """Violations if TLS or compression of the channel is not as requested."""
         violations = []
         if requested.tls and self.tls_handshakes < requested.replicas:
-            violations.append(
-                f"{self.tls_handshakes} of {requested.replicas} replicas connected to the primary over TLS"
-            )
+            counts = {"encrypted": self.tls_handshakes, "replicas": requested.replicas}
+            violations.append(violation("channel-without-tls", **counts))
         if not requested.tls and self.tls_handshakes:
-            violations.append(
-                f"{self.tls_handshakes} replicas connected to the primary over TLS, which was not requested"
-            )
+            violations.append(violation("unrequested-channel-tls", encrypted=self.tls_handshakes))
         max_compressed_bytes = self.row_bytes // 4  # of the row with headers, acknowledgements and heartbeats
         for name, sent in self.wire_bytes.items():
-            sentence = f"a row of {self.row_bytes} bytes went to {name} in {sent}"
+            sizes = {"row_bytes": self.row_bytes, "sent_bytes": sent}
             if requested.compression is not None and sent > max_compressed_bytes:
-                violations.append(f"{sentence}: it was not compressed")
+                violations.append(violation("channel-not-compressed", replica=name, **sizes))
             if requested.compression is None and sent < self.row_bytes:
-                violations.append(f"{sentence}: it was compressed")
+                violations.append(violation("channel-compressed", replica=name, **sizes))
         return tuple(violations)
 
 
@@ -109,35 +107,35 @@ class ReplicaFacts(ReceiptPart):
     errant: str = Field("", alias="strangers")
     """Errant transactions: in the replica's history but not in the primary's."""
 
-    def violations(self, requested: RequestedReplication, when: str) -> list[str]:
+    def violations(self, requested: RequestedReplication, when: str) -> list[Violation]:
         """Violations `when`: before or after the window."""
         violations = []
         if (self.state.receiving, self.state.applying) != ("Yes", "Yes"):
-            violations.append(self._describe_not_replicating(when))
+            violations.append(self._not_replicating(when))
         violations += self._errant_violations(when)
         if requested.semi_sync and self.semi_sync is not True:
-            violations.append(f"{self.name} did not acknowledge {when} the window")
+            violations.append(violation("replica-did-not-acknowledge", self.name, moment=when))
         if not requested.semi_sync and self.semi_sync:
-            violations.append(f"{self.name} acknowledged {when} the window, which was not requested")
+            violations.append(violation("unrequested-acknowledgement", self.name, moment=when))
         return violations
 
-    def violations_after_absence(self) -> list[str]:
+    def violations_after_absence(self) -> list[Violation]:
         """Violations that its absence in the window does not explain."""
         violations = []
         if self.state.applying != "Yes" or self.state.receiving == "No":
-            violations.append(self._describe_not_replicating("after"))
+            violations.append(self._not_replicating("after"))
         return violations + self._errant_violations("after")
 
-    def _describe_not_replicating(self, when: str) -> str:
-        state = self.state
-        reason = f" ({'; '.join(state.errors)})" if state.errors else ""
-        return f"{self.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{reason}"
+    def _not_replicating(self, when: str) -> Violation:
+        threads = {"moment": when, "receiving": self.state.receiving, "applying": self.state.applying}
+        if self.state.errors:
+            return violation("replica-failed", self.name, **threads, errors="; ".join(self.state.errors))
+        return violation("replica-not-replicating", self.name, **threads)
 
-    def _errant_violations(self, when: str) -> list[str]:
+    def _errant_violations(self, when: str) -> list[Violation]:
         if not self.errant:
             return []
-        sentence = f"{self.name} had transactions that its primary never had ({self.errant}) {when} the window"
-        return [f"{sentence}: their histories have diverged"]
+        return [violation("errant-transactions", self.name, transactions=self.errant, moment=when)]
 
 
 class PrimaryState(ReceiptPart):
@@ -186,25 +184,23 @@ class PrimaryState(ReceiptPart):
         """A value that changes with each acknowledgement, and with each commit that continues without one."""
         return (self.acknowledged, self.no_tx, self.tx_waits)
 
-    def violations(self, requested: RequestedReplication, when: str) -> list[str]:
+    def violations(self, requested: RequestedReplication, when: str) -> list[Violation]:
         """Violations of semi-synchronous replication `when`: before or after the window."""
         violations = []
         if not (self.enabled and self.status):
-            violations.append(
-                f"the primary was not semi-synchronous {when} the window: it fell back to asynchronous silently"
-            )
+            violations.append(violation("fell-back-silently", moment=when))
         if self.clients < requested.replicas:
-            violations.append(
-                f"{self.clients} semi-synchronous replicas of {requested.replicas} were connected {when} the window"
-            )
-        timeout_ms = requested.timeout_ms if self.timeout_ms is None else self.timeout_ms
-        for name, expected, actual in (
-            ("wait point", requested.wait_point, self.wait_point),
-            ("timeout in ms", requested.timeout_ms, timeout_ms),
-            ("number of replicas to wait for", requested.wait_for, self.wait_for),
-        ):
-            if expected != actual:
-                violations.append(f"the {name} was {actual} instead of {expected} {when} the window")
+            counts = {"connected": self.clients, "requested": requested.replicas}
+            violations.append(violation("semi-sync-replicas", **counts, moment=when))
+        if self.wait_point != requested.wait_point:
+            points = {"actual": self.wait_point, "expected": requested.wait_point}
+            violations.append(violation("wait-point", **points, moment=when))
+        if self.timeout_ms not in (None, requested.timeout_ms):
+            timeouts = {"actual_ms": self.timeout_ms, "expected_ms": requested.timeout_ms}
+            violations.append(violation("acknowledgement-timeout", **timeouts, moment=when))
+        if self.wait_for != requested.wait_for:
+            counts = {"actual": self.wait_for, "expected": requested.wait_for}
+            violations.append(violation("wait-count", **counts, moment=when))
         return violations
 
 
@@ -238,31 +234,36 @@ class Snapshot(ReceiptPart):
     nodes: tuple[NodeFacts, ...] = ()
     """All nodes of a cluster, the primary first."""
 
-    def violations(self, requested: RequestedReplication, when: str) -> list[str]:
+    def violations(self, requested: RequestedReplication, when: str) -> list[Violation]:
         """Violations `when`: before or after the window."""
         violations = []
         if len(self.replicas) != requested.replicas:
-            violations.append(f"{len(self.replicas)} replicas {when} the window")
-        violations += [f"{sentence} {when} the window" for sentence in self.broken]
+            violations.append(violation("replica-count", replicas=len(self.replicas), moment=when))
+        violations += [violation("replication-broken", failure=failure, moment=when) for failure in self.broken]
         for replica in self.replicas:
             violations += replica.violations(requested, when)
         for node in self.nodes:
-            violations += [f"{node.name} {sentence} {when} the window" for sentence in node.mismatches]
+            violations += [
+                violation("node-setting", node.name, difference=difference, moment=when)
+                for difference in node.mismatches
+            ]
         primary = self.primary
         if primary is not None:
-            violations += [f"{sentence} {when} the window" for sentence in primary.mismatches]
+            violations += [
+                violation("primary-setting", difference=difference, moment=when) for difference in primary.mismatches
+            ]
         if requested.semi_sync:
             if primary is None:
-                return [*violations, f"the primary had no semi-synchronous replication {when} the window"]
+                return [*violations, violation("primary-without-semi-sync", moment=when)]
             return violations + primary.violations(requested, when)
         if primary is not None and primary.enabled:
-            violations.append(f"the primary was semi-synchronous {when} the window")
+            violations.append(violation("unrequested-semi-sync", moment=when))
         return violations
 
-    def violations_after_absence(self) -> tuple[str, ...]:
+    def violations_after_absence(self) -> tuple[Violation, ...]:
         """Violations after a window in which replicas left and returned. Consequences of their absence are not violations: a replica
         may still be connecting, or not be semi-synchronous yet."""
-        violations = [f"{sentence} after the window" for sentence in self.broken]
+        violations = [violation("replication-broken", failure=failure, moment="after") for failure in self.broken]
         for replica in self.replicas:
             violations += replica.violations_after_absence()
         return tuple(violations)
@@ -299,7 +300,7 @@ class ReplicationWindow(ReceiptPart):
                 window.mean_wait_us = (after.primary.tx_wait_us - before.primary.tx_wait_us) / waits
         return window
 
-    def violations(self, requested: RequestedReplication, commits: int | None = None) -> tuple[str, ...]:
+    def violations(self, requested: RequestedReplication, commits: int | None = None) -> tuple[Violation, ...]:
         """Violations; empty if replication was as requested. `commits`: number of the load's commits that returned in the window;
         None if unknown."""
         before, after = self.before, self.after
@@ -318,49 +319,44 @@ class ReplicationWindow(ReceiptPart):
 
 def _counter_violations(
     requested: RequestedReplication, first: PrimaryState, last: PrimaryState, commits: int | None
-) -> list[str]:
+) -> list[Violation]:
     """Violations by a semi-synchronous primary's counters at both ends of the window."""
     violations = []
     if last.no_tx < first.no_tx or last.no_times < first.no_times or last.acknowledged < first.acknowledged:
-        violations.append(
-            "the primary's counters went back during the window: it was started again, or they were reset"
-        )
+        violations.append(violation("counters-went-back"))
     if last.no_tx > first.no_tx:
+        count = last.no_tx - first.no_tx
         violations.append(
-            f"{last.no_tx - first.no_tx} commits of the window were not acknowledged by a replica, as the primary counts them"
-            f"{' (MySQL: groups of them)' if requested.wait_point == 'AFTER_SYNC' else ''}"
+            violation("commit-groups-not-acknowledged", groups=count)
+            if requested.wait_point == "AFTER_SYNC"
+            else violation("commits-not-acknowledged", commits=count)
         )
     if last.no_times > first.no_times:
-        count = last.no_times - first.no_times
-        violations.append(
-            f"the primary fell back to asynchronous replication {'once' if count == 1 else f'{count} times'}"
-        )
+        violations.append(violation("fell-back", fallbacks=last.no_times - first.no_times))
     if commits and last.acknowledged <= first.acknowledged:
-        violations.append(f"{commits} commits returned and the primary counted no acknowledgement")
+        violations.append(violation("no-acknowledgement-counted", commits=commits))
     return violations
 
 
-def _cluster_violations(growth: dict[str, dict[str, int]], commits: int | None) -> list[str]:
+def _cluster_violations(growth: dict[str, dict[str, int]], commits: int | None) -> list[Violation]:
     violations = [
-        f"{name} counted {count} {counter} in the window: it was started again"
+        violation("node-restarted", name, count=count, counter=counter)
         for name, counters in growth.items()
         for counter, count in counters.items()
         if count < 0
     ]
     ordered = sum(counters["ordered"] for counters in growth.values())
     if commits is not None and ordered < commits:
-        violations.append(f"{commits} commits returned and the cluster ordered {ordered} transactions")
+        violations.append(violation("too-few-ordered", commits=commits, ordered=ordered))
     return violations
 
 
 def _log_bytes_violations(
     requested: RequestedReplication, log_bytes: int, before: Snapshot, after: Snapshot
-) -> list[str]:
+) -> list[Violation]:
     """Violation if the kernel counted fewer bytes sent to a replica that a commit needs than bytes of log were acknowledged."""
     sent_bytes = sorted((sent - before.sent.get(name, 0) for name, sent in after.sent.items()), reverse=True)
     awaited = sent_bytes[: requested.wait_for]
     if not awaited or awaited[-1] >= log_bytes:
         return []
-    return [
-        f"{log_bytes} bytes of log were acknowledged and {awaited[-1]} bytes were sent to a replica that a commit needs"
-    ]
+    return [violation("log-not-sent", acknowledged_bytes=log_bytes, sent_bytes=awaited[-1])]

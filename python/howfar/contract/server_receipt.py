@@ -10,6 +10,7 @@ from pydantic import Field
 
 from howfar.contract.receipt_messages import Receipt
 from howfar.contract.receipt_part import ReceiptPart
+from howfar.contract.violation import Violation, violation
 
 if TYPE_CHECKING:
     from howfar.paths import ClientEndpoint
@@ -31,10 +32,6 @@ def pages_allowed(commits: int | None) -> int:
     return 0 if commits is None else max(_MIN_PAGES_ALLOWED, commits // _COMMITS_PER_PAGE)
 
 
-def _describe_encryption(version: str | None) -> str:
-    return f"encrypted ({version})" if version else "in plain text"
-
-
 class SessionReceipt(Receipt):
     """The load's first session, as the engine and the server report it."""
 
@@ -42,34 +39,33 @@ class SessionReceipt(Receipt):
     def from_engine(cls, receipt: Receipt) -> SessionReceipt:
         return cls.model_construct(receipt.model_fields_set, **dict(receipt))
 
-    def violations(self, endpoint: ClientEndpoint, spec: SessionSpec) -> tuple[str, ...]:
+    def violations(self, endpoint: ClientEndpoint, spec: SessionSpec) -> tuple[Violation, ...]:
         """Differences from the requirements of path and cell, also of the settings that slices add: that a job requests what its cell
         says is not assumed. A missing TLS version is accepted only if the protocol cannot report it."""
         violations = []
         expected_family = "unix" if endpoint.socket else "inet"
         if self.address_family != expected_family:
-            violations.append(
-                f"the session was of address family {self.address_family}, the path requires {expected_family}"
-            )
+            families = {"obtained": self.address_family, "required": expected_family}
+            violations.append(violation("session-address-family", **families))
         if endpoint.socket:
             expected_peer = endpoint.socket
             if self.peer_pid != endpoint.peer_pid:
-                violations.append(f"process {self.peer_pid} answered on the socket, not {endpoint.peer_pid}")
+                pids = {"pid": self.peer_pid, "expected_pid": endpoint.peer_pid}
+                violations.append(violation("socket-of-other-process", **pids))
         else:
             expected_peer = f"{endpoint.host}:{endpoint.port}"
         if self.peer_address != expected_peer:
-            violations.append(f"the session's peer was {self.peer_address}, the path leads to {expected_peer}")
+            violations.append(violation("session-peer", peer=self.peer_address, expected_peer=expected_peer))
         # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
         reports = [("server", self.tls_version), ("engine", self.tls_client_version)]
         if self.protocol_mode in _PROTOCOLS_WITHOUT_TLS_STATUS:
             del reports[0]  # the server's view of a second session is checked instead: `SessionView.violations`
         for reporter, version in reports:
             if (version or None) != spec.tls_version:
-                violations.append(
-                    f"for the {reporter} the session was {_describe_encryption(version)}, "
-                    f"expected {_describe_encryption(spec.tls_version)}"
-                )
-        return (*violations, *spec.setting_differences(self))
+                versions = {"obtained_tls": version or "", "expected_tls": spec.tls_version or ""}
+                violations.append(violation("session-encryption", reporter=reporter, **versions))
+        differences = spec.setting_differences(self)
+        return (*violations, *(violation(id, **parameters) for id, parameters in differences))
 
 
 class SessionView(ReceiptPart):
@@ -86,22 +82,19 @@ class SessionView(ReceiptPart):
     compression: str | None = Field(None, exclude=True)
     """`OFF` or `ON`. Not in receipts: this session never compresses, whether or not the load's do."""
 
-    def violations(self, endpoint: ClientEndpoint, spec: SessionSpec) -> tuple[str, ...]:
+    def violations(self, endpoint: ClientEndpoint, spec: SessionSpec) -> tuple[Violation, ...]:
         """Differences between the server's view of our own session (its row in the process list, its TLS) and the request. Our client
         cannot compress: if the server reports compression even for this session, its reports about compression cannot be trusted."""
         violations = []
         host = (self.host or "").partition(":")[0]
         if host != endpoint.expected_client_host:
-            violations.append(
-                f"the server sees its client at {host!r}, the path comes from {endpoint.expected_client_host!r}"
-            )
+            violations.append(violation("other-client", client=host, expected_client=endpoint.expected_client_host))
         version = self.ssl_version or None
         if version != spec.tls_version:
-            violations.append(
-                f"the server says a session is {_describe_encryption(version)}, expected {_describe_encryption(spec.tls_version)}"
-            )
+            versions = {"obtained_tls": version or "", "expected_tls": spec.tls_version or ""}
+            violations.append(violation("reported-encryption", **versions))
         if self.compression not in (None, "OFF"):
-            violations.append("the server says the session is compressed")
+            violations.append(violation("reported-compression"))
         return tuple(violations)
 
 
@@ -115,15 +108,15 @@ class StoreAddress(ReceiptPart):
     tls: str | None
     """TLS version after a handshake with our CA; None if no handshake was tried, or if it failed."""
 
-    def violations(self, is_encrypted: bool) -> tuple[str, ...]:
+    def violations(self, is_encrypted: bool) -> tuple[Violation, ...]:
         """Violations if the server does not answer here as requested. `is_encrypted`: whether it must accept only TLS."""
         if not is_encrypted:
-            return () if self.plain else (f"the server does not answer plain text at {self.at}",)
+            return () if self.plain else (violation("no-plain-text", address=self.at),)
         violations = []
         if self.tls is None:
-            violations.append(f"the server was to speak TLS at {self.at} and does not")
+            violations.append(violation("no-tls-at-address", address=self.at))
         if self.plain:
-            violations.append(f"the server speaks plain text at {self.at}, where it was to speak TLS only")
+            violations.append(violation("plain-text-at-address", address=self.at))
         return tuple(violations)
 
 
@@ -179,45 +172,39 @@ class ServerReceipt(ReceiptPart):
     forwarder: HopsReceipt | None = None
     """The programs between the application and an auxiliary server."""
 
-    def violations(self, requested: RequestedServer) -> tuple[str, ...]:
+    def violations(self, requested: RequestedServer) -> tuple[Violation, ...]:
         """Violations by a server with tables: too many pages read, too few commits, a network that was not requested."""
         violations = []
         # PostgreSQL also counts a page as read when it extends a table.
         pages_read = self.counters.get("pages_read", 0) - self.counters.get("table_pages", 0)
         if pages_read > pages_allowed(requested.commits):
-            violations.append(
-                f"the server read {pages_read} pages from files during the trial: the data was not all in memory"
-            )
+            violations.append(violation("pages-read", pages=pages_read))
         commits = requested.commits
         if requested.counts_commits and commits is not None and self.counters["commits"] < commits:
-            violations.append(f"the server counted {self.counters['commits']} commits, the load at least {commits}")
+            violations.append(violation("too-few-commits", counted=self.counters["commits"], commits=commits))
         setting = requested.no_network_setting
         networking_is_off = setting is None or self.facts.get(setting) == "ON"
         if not requested.has_network and (self.tcp_ports or not networking_is_off):
-            violations.append(
-                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(self.tcp_ports)))}"
-            )
+            violations.append(violation("unrequested-network", ports=", ".join(map(str, sorted(self.tcp_ports)))))
         return tuple(violations)
 
-    def store_violations(self, requested: RequestedStore) -> tuple[str, ...]:
+    def store_violations(self, requested: RequestedStore) -> tuple[Violation, ...]:
         """Violations by a key-value store: other addresses than requested, evicted keys, rejected connections."""
         expected_ports = [] if requested.port is None else [requested.port]
         expected_sockets = [] if requested.socket is None else [requested.socket]
         violations = []
         if self.tcp_ports != expected_ports:
-            violations.append(
-                f"the server listens on the TCP ports {self.tcp_ports}, it was to listen on {expected_ports}"
-            )
+            violations.append(violation("other-ports", ports=str(self.tcp_ports), expected_ports=str(expected_ports)))
         if self.sockets != expected_sockets:
             violations.append(
-                f"the server listens on the sockets {self.sockets}, it was to listen on {expected_sockets}"
+                violation("other-sockets", sockets=str(self.sockets), expected_sockets=str(expected_sockets))
             )
         if self.listen_address is not None:
             violations += self.listen_address.violations(requested.is_encrypted)
         if evicted := self.counters.get("evicted_keys", 0):
-            violations.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
+            violations.append(violation("keys-evicted", keys=evicted))
         if rejected := self.counters.get("rejected_connections", 0):
-            violations.append(f"the server rejected {rejected} connections")
+            violations.append(violation("connections-rejected", connections=rejected))
         return tuple(violations)
 
 
@@ -245,26 +232,25 @@ class HopsReceipt(ReceiptPart):
         labels = self.hops or self.model_fields_set
         return frozenset(side for side in ("client", "server") if f"{side}_side" in labels)
 
-    def violations(self) -> tuple[str, ...]:
+    def violations(self) -> tuple[Violation, ...]:
         """Violations by hops that did not carry all connections of the load. Unknown counts are not violations."""
         violations = [
-            f"the forwarder of the {label.replace('_', ' ')} had {count} processes for {self.connections} connections"
+            violation("hop-processes", hop=label.replace("_", " "), processes=count, connections=self.connections)
             for label, count in self.max_processes.items()
             if self.connections is not None and count is not None and count < self.connections
         ]
         for label, carried in self.carried.items():
-            hop = f"the hop of the {label.replace('_', ' ')}"
-            violations += [f"{hop}: {violation}" for violation in self._carried_violations(carried)]
+            violations += self._carried_violations(label.replace("_", " "), carried)
         return tuple(violations)
 
-    def _carried_violations(self, carried: Mapping[str, int]) -> list[str]:
+    def _carried_violations(self, hop: str, carried: Mapping[str, int]) -> list[Violation]:
         """Violations by a hop that did not carry all connections of the load, or carried no bytes."""
         violations = []
         count = carried.get("connections_most", carried.get("connections"))
         if self.connections is not None and count is not None and count < self.connections:
-            violations.append(f"{count} connections went through it, not {self.connections}")
+            violations.append(violation("hop-connections", hop=hop, carried=count, connections=self.connections))
         return violations + [
-            f"it carried no {quantity.replace('_', ' ')}"
+            violation("hop-carried-nothing", hop=hop, quantity=quantity.replace("_", " "))
             for quantity in ("bytes_to_server", "bytes_to_client")
             if not carried[quantity]
         ]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from howfar.contract.messages import Target
 from howfar.contract.server_receipt import ServerReceipt, SessionView
+from howfar.contract.violation import Violation
 from howfar.errors import LabError
 from howfar.fleet.node import WORK_DIRECTORY
 from howfar.fleet.remote import RemoteHost, RemoteObject
@@ -182,8 +183,8 @@ class RemoteServer:
 
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[ServerReceipt, tuple[str, ...]]:
-        return cast("tuple[ServerReceipt, tuple[str, ...]]", self._ask("collect_receipt", before, commits))
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]:
+        return cast("tuple[ServerReceipt, tuple[Violation, ...]]", self._ask("collect_receipt", before, commits))
 
     def session_view(self, client: RemoteHost, target: Target, tls: tuple[str, str] | None) -> SessionView:
         """Return the server's view of a session from the client's host. `tls`: the CA's file there, and the TLS version."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from howfar.contract.environment import Capacity, HostFacts, HostRoles, RunEnvironment
 from howfar.contract.messages import Observed, Receipt
 from howfar.contract.receipt import HostReport, HostsReceipt, IdleReceipt, LinkReceipt, TcpSettings, TrialReceipt
+from howfar.contract.violation import Violation, violation
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.application import host_applications
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
@@ -263,17 +264,17 @@ class Hosts:
             facts.goodput_bps, facts.retransmits = facts.goodput_bps.swapped, facts.retransmits.swapped
         return facts
 
-    def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
+    def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[Violation, ...]]:
         """Return a function that reports the interruptions of the connections to these hosts since this call."""
         counts_before = {host.name: len(host.within(read_interruptions)) for host in hosts}
 
-        def report_interruptions() -> tuple[str, ...]:
+        def report_interruptions() -> tuple[Violation, ...]:
             longest_by_host = {
                 name: max(self._hosts[name].within(read_interruptions)[count:], default=0)
                 for name, count in counts_before.items()
             }
             return tuple(
-                f"host {name} received nothing for {length_ns / 1e9:.1f} s from the machine that runs howfar"
+                violation("host-interrupted", host=name, silence_s=length_ns / 1e9)
                 for name, length_ns in longest_by_host.items()
                 if length_ns
             )
@@ -716,7 +717,7 @@ class HostsTrialEnvironment(LabTrialEnvironment):
     host_reports: dict[str, HostReport] = field(default_factory=dict)
     """By host; see `fleet.load.LoadHosts`."""
     participants: HostsReceipt = field(default_factory=HostsReceipt)
-    interruptions: Callable[[], tuple[str, ...]] = tuple
+    interruptions: Callable[[], tuple[Violation, ...]] = tuple
     """Returns the interruptions of the connections to the hosts since the environment was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:

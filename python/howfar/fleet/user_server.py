@@ -19,6 +19,7 @@ from howfar.clients import Consent
 from howfar.contract.environment import DataFacts
 from howfar.contract.ping_messages import Target, TcpTarget
 from howfar.contract.server_receipt import ServerReceipt, SessionView
+from howfar.contract.violation import Violation
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused, SqlSession
@@ -145,7 +146,9 @@ class HostedUserServer:
             return convert_counters(counters) if self._user_server.kind is Kind.MYSQL else counters
         return {}
 
-    def collect_receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[ServerReceipt, tuple[str, ...]]:
+    def collect_receipt(
+        self, before: Mapping[str, int], commits: int | None
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]:
         after = self.snapshot()
         counters = {name: after[name] - before[name] for name in after if name in before and name not in GAUGES}
         return ServerReceipt(kind=self.facts.kind, given=True, counters=counters, unknown=list(_UNKNOWN_FACTS)), ()

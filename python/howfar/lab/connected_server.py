@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from howfar.contract.messages import Observed, Receipt, Service, ServiceName, Target, TcpTarget, UnixTarget
 from howfar.contract.server_receipt import HopsReceipt, ServerReceipt, SessionReceipt, SessionView
+from howfar.contract.violation import Violation
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError, ServerCrashed, describe_exit_status
 from howfar.lab.certificates import KEY_TYPE, pinned_context
@@ -148,7 +149,7 @@ class RunningServer(PathServer, Protocol):
     def snapshot(self) -> dict[str, int]: ...
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[ServerReceipt, tuple[str, ...]]: ...
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]: ...
 
 
 class KeyStore(RunningServer, Protocol):
@@ -213,7 +214,7 @@ class ServerProof:
     """The receipt of the path's hops; None if the path has none."""
     metrics: ServerMetrics
     """Growth of the server's counters since the load began (`ConnectedServer.before`)."""
-    violations: tuple[str, ...]
+    violations: tuple[Violation, ...]
 
 
 @dataclass
@@ -303,7 +304,7 @@ class ConnectedServer:
         }
         self.before = self.running.snapshot()
 
-    def mismatches(self, session: Receipt | None) -> tuple[str, ...]:
+    def mismatches(self, session: Receipt | None) -> tuple[Violation, ...]:
         """Differences between the path and the request, according to the server and, if the engine's `session` is given, the
         engine."""
         spec = self.started.spec
@@ -317,7 +318,7 @@ class ConnectedServer:
         if unknown. Raises LabError if a hop died."""
         violations = [*self.mismatches(session)]
         forwarder: HopsReceipt | None = None
-        hop_violations: tuple[str, ...] = ()
+        hop_violations: tuple[Violation, ...] = ()
         if self.endpoint.hops and self.running.alive():  # if the server has died, its receipt below reports that
             forwarder, hop_violations = self._collect_hops_proof(connections)
         server, mismatches = self.running.collect_receipt(self.before, commits)
@@ -327,7 +328,7 @@ class ConnectedServer:
             server.certificate = KEY_TYPE
         return ServerProof(server, forwarder, server_metrics(server.counters), tuple(violations))
 
-    def _collect_hops_proof(self, connections: int | None) -> tuple[HopsReceipt, tuple[str, ...]]:
+    def _collect_hops_proof(self, connections: int | None) -> tuple[HopsReceipt, tuple[Violation, ...]]:
         """The hops' part of the receipt, and violations if they did not carry the load. Raises LabError."""
         assert self._watch is not None, "begin() has been called"
         maxima = self._watch.finish()

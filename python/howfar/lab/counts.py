@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.contract.messages import ServiceName
 from howfar.contract.receipt import StatementCounts
+from howfar.contract.violation import Violation, violation
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 
@@ -15,8 +16,8 @@ NOT_COUNTED = "not counted"
 
 def compare_counts(
     name: ServiceName, metrics: ServerMetrics, load: LoadFacts, is_exclusive: bool
-) -> tuple[StatementCounts | str, tuple[str, ...]]:
-    """Both counts for the receipt, and a sentence if they differ. `metrics`: growth of the counters of server `name` since the load
+) -> tuple[StatementCounts | str, tuple[Violation, ...]]:
+    """Both counts for the receipt, and a violation if they differ. `metrics`: growth of the counters of server `name` since the load
     began. `is_exclusive`: whether only the load's clients send it statements."""
     for quantity, server_count, client_count, is_exact in (
         ("statements", metrics.statements, load.answered_statements, is_exclusive),
@@ -32,20 +33,20 @@ def compare_counts(
         allowed = _ALLOWED_SHARE * server_count + _ALLOWED_DIFFERENCE
         if client_count - server_count <= allowed and (server_count - client_count <= allowed or not is_exact):
             return counts, ()
-        return counts, (f"the clients had answers to {client_count} {quantity}, the server counted {server_count}",)
+        return counts, (violation("counts-differ", quantity=quantity, clients=client_count, server=server_count),)
     return NOT_COUNTED, ()
 
 
-def low_count_violations(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Violations, each after the service's name, if the server counted less than the load sent. `metrics`: growth of the server's
+def low_count_violations(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[Violation, ...]:
+    """Violations of the service `name` if the server counted less than the load sent. `metrics`: growth of the server's
     counters since the load began; counters that are None are not checked."""
-    sentences = []
+    violations = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:
-        sentences.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
+        violations.append(violation("too-few-requests", name, counted=metrics.requests, reported=requests))
     hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0
     if keys and hits + misses < keys:
-        sentences.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
+        violations.append(violation("too-few-lookups", name, counted=hits + misses, reported=keys))
     if keys and misses:
-        sentences.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
-    return tuple(f"{name}: {sentence}" for sentence in sentences)
+        violations.append(violation("keys-missing", name, keys=misses))
+    return tuple(violations)

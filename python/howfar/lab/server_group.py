@@ -12,6 +12,7 @@ from typing import Protocol
 
 from howfar.contract.environment import ReplicationEnvironment
 from howfar.contract.messages import Observed
+from howfar.contract.violation import Violation
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.connected_server import RunningServer, StartedServer
@@ -49,7 +50,7 @@ class ServerGroup:
     def begin(self) -> None:
         """Called right before the load. Raises LabError."""
 
-    def link_violations(self) -> tuple[str, ...]:
+    def link_violations(self) -> tuple[Violation, ...]:
         """How the links between the servers deviate from the request so far."""
         return ()
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from howfar.contract.messages import Observed, Receipt, RttResult, ServiceName, Target
 from howfar.contract.receipt import IdleReceipt, TcpSettings, TrialReceipt
 from howfar.contract.server_receipt import ServerReceipt
+from howfar.contract.violation import Violation
 from howfar.engine.process import Launcher
 from howfar.lab.connected_server import ConnectedServer, ServerProof, view_receipt
 from howfar.lab.counts import low_count_violations
@@ -126,12 +127,12 @@ class LabTrialEnvironment:
 
 def _auxiliary_proof(
     server: ConnectedServer, proof: ServerProof, load: LoadFacts
-) -> tuple[ServerReceipt, tuple[str, ...]]:
+) -> tuple[ServerReceipt, tuple[Violation, ...]]:
     """Receipt and violations of one auxiliary server. The number of its connections is not checked, because a page may not use it."""
     receipt = proof.server
     if proof.forwarder is not None:
         receipt.forwarder = proof.forwarder
-    violations = (f"{server.name}: {sentence}" for sentence in proof.violations)
+    violations = (each.at(server.name) for each in proof.violations)
     return receipt, (*violations, *low_count_violations(server.name, proof.metrics, load))
 
 

@@ -94,6 +94,10 @@ class Factor(Generic[T]):
         return f"{self.key} = {repr(text) if self.is_quoted else text}"
 
 
+SettingDifference = tuple[str, Mapping[str, str]]
+"""Id and parameters of a violation (`contract.violation`)."""
+
+
 @dataclass(frozen=True)
 class SessionSetting:
     """A setting of SQL sessions in addition to those of `sessions.SessionSpec`. A slice registers it in its module `factors`."""
@@ -103,8 +107,8 @@ class SessionSetting:
     """Field of the engine's `Session` that requests it."""
     request: Callable[[str], object | None]
     """The value of that field at a level. None: nothing is requested."""
-    difference: Callable[[Any, Any], str] = lambda requested, receipt: ""
-    """A sentence if a session does not have the value that was requested, by the engine's receipt of it; else empty."""
+    difference: Callable[[Any, Any], SettingDifference | None] = lambda requested, receipt: None
+    """The difference if a session does not have the value that was requested, by the engine's receipt of it; else None."""
 
 
 @dataclass(frozen=True)

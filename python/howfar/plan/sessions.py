@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from howfar.plan.factor import SettingDifference
 from howfar.plan.factors import CONNECT, CONTENT, SESSION_SETTINGS, TLS, Content
 
 TlsVersion = Literal["1.2", "1.3"]
@@ -32,11 +33,11 @@ class SessionSpec:
         """Version of TLS as servers name it: `TLSv1.3`."""
         return None if self.tls is None else f"TLSv{self.tls}"
 
-    def setting_differences(self, session: object) -> Iterator[str]:
-        """A sentence for each of `settings` that the engine's receipt `session` does not show."""
+    def setting_differences(self, session: object) -> Iterator[SettingDifference]:
+        """The difference of each of `settings` that the engine's receipt `session` does not show."""
         for setting in SESSION_SETTINGS:
-            if sentence := setting.difference(self.settings.get(setting.field), session):
-                yield sentence
+            if (difference := setting.difference(self.settings.get(setting.field), session)) is not None:
+                yield difference
 
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:

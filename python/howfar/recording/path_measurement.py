@@ -28,6 +28,7 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.receipt import TcpSettings
+from howfar.contract.violation import Violation
 from howfar.engine.null_server import run_null_server
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
@@ -130,7 +131,7 @@ class OpenPath:
             events = [engine.read() for _ in pages]
         return [event for event in events if isinstance(event, Replayed)]
 
-    def start_monitoring(self) -> Callable[[], tuple[str, ...]]:
+    def start_monitoring(self) -> Callable[[], tuple[Violation, ...]]:
         """Start to monitor the link. Returns a function that lists how the link has deviated from the request since then."""
         link = self.link
         if link is None:
@@ -337,7 +338,7 @@ def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Resu
 
     Raises LinkFailed after a limited number of attempts.
     """
-    violations: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
     for _ in range(_MAX_LINK_ATTEMPTS):
         end_monitoring = path.start_monitoring()
         result = run(path)
@@ -345,7 +346,7 @@ def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Resu
         if not violations:
             return result
     raise LinkFailed(
-        phrase("error/link", attempts=_MAX_LINK_ATTEMPTS, reason=violations[0]),
+        phrase("error/link", attempts=_MAX_LINK_ATTEMPTS, reason=violations[0].sentence),
         "Try again when less runs on this machine.",
     )
 

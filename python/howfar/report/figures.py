@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
+from howfar.analysis.voids import VoidKind
 from howfar.findings import fill, join, note, table_number
 from howfar.plan.factors import has_fault, offered_per_s
 from howfar.report.document import Table
@@ -319,8 +319,8 @@ def _stop_text(summary: Summary) -> str:
 
 def _void_text(summary: Summary) -> str:
     """Number of void trials, and why. Empty without any."""
-    kinds, void = [kind for kind, _ in _count_kinds(summary.void_reasons)], summary.void_trials
-    if not void or not kinds:
+    void = summary.void_trials
+    if not void or not summary.voids:
         return ""
     counts = {"void": void, "one": void == 1, "several": void > 1, "left_out": summary.left_out_trials}
     are_several = void + summary.left_out_trials > 1
@@ -332,7 +332,7 @@ def _void_text(summary: Summary) -> str:
         one=not are_several,
         several=are_several,
     )
-    return fill(SESSION["void"], **counts, mostly=len(kinds) > 1, cause=_short_cause(kinds[0]), again=again)
+    return fill(SESSION["void"], **counts, mostly=len(summary.voids) > 1, cause=void_cause(summary), again=again)
 
 
 def _again(summary: Summary) -> str:
@@ -344,18 +344,7 @@ def _again(summary: Summary) -> str:
 
 def void_cause(summary: Summary) -> str:
     """The most frequent cause of void trials: `packets to the client were late on the emulated link`. Empty: there are none."""
-    kinds = _count_kinds(summary.void_reasons)
-    return _short_cause(kinds[0][0]) if kinds else ""
-
-
-_CAUSE = re.compile(r"(?:[\w-]+: (?=the |packets ))?(.{12,60}?)(?: by [\d.,]+ ?[a-zµ%]+| \(|[:;,] |$)")
-
-
-def _short_cause(reason: str) -> str:
-    """The beginning of a void trial's reason, without the host and the figure: `packets to the client were late on the emulated
-    link`."""
-    found = _CAUSE.match(reason)
-    return found[1] if found else reason[:60]
+    return summary.voids[0].violation.cause if summary.voids else ""
 
 
 def void_line(summary: Summary) -> str:
@@ -363,9 +352,8 @@ def void_line(summary: Summary) -> str:
     Empty without void trials."""
     if not summary.void_trials:
         return ""
-    kinds = _count_kinds(summary.void_reasons)
-    several = sum(count for _, count in kinds) > summary.void_trials
-    reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
+    several = sum(kind.count for kind in summary.voids) > summary.void_trials
+    reasons = "; ".join(f"{kind.count} x {_kind_text(kind)}" for kind in summary.voids)
     lines = [note(METHOD["void"], trials=summary.void_trials, several=several, reasons=reasons)]
     if summary.left_out_trials:
         lines.append(note(METHOD["left out"], trials=summary.left_out_trials))
@@ -375,28 +363,9 @@ def void_line(summary: Summary) -> str:
     return " ".join(lines)
 
 
-_AMOUNT_PATTERN = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
-_OLD_LATENESS = re.compile(r"\bthe link to (client|server) was late by\b")
-"""How older run files say that packets were late."""
-_LATENESS = r"packets to the \1 were late on the emulated link by"
-
-
-def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Count reasons by kind. Texts that differ only in figures are one kind, named by its first text. Each part of a reason is counted
-    separately."""
-    first_texts: dict[str, str] = {}
-    texts: dict[str, set[str]] = {}
-    counts: Counter[str] = Counter()
-    for reason, count in reasons.items():
-        parts = {_AMOUNT_PATTERN.sub("#", part): part for part in _OLD_LATENESS.sub(_LATENESS, reason).split("; ")}
-        for kind, part in parts.items():
-            first_texts.setdefault(kind, part)
-            texts.setdefault(kind, set()).add(part)
-            counts[kind] += count
-    return [
-        (first_texts[kind] + (" (figures vary)" if len(texts[kind]) > 1 else ""), count)
-        for kind, count in counts.most_common()
-    ]
+def _kind_text(kind: VoidKind) -> str:
+    """The sentence of one kind of violation, with the figures of one trial."""
+    return f"{kind.violation.sentence} (figures vary)" if kind.varies else kind.violation.sentence
 
 
 def published_sources(summary: Summary) -> list[str]:
@@ -409,9 +378,9 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     """Each arm without a good trial, and why. If nothing was measured at all, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
-        first_reason, *other_reasons = [kind for kind, _ in _count_kinds(arm.reasons)] or [WARNINGS["never reached"]]
-        others = join(list(dict.fromkeys(map(_short_cause, other_reasons))))
-        figures = {"arm": arm.arm, "void": arm.void_trials, "reason": first_reason, "others": others}
+        reason = _kind_text(arm.voids[0]) if arm.voids else WARNINGS["never reached"]
+        others = join(list(dict.fromkeys(kind.violation.cause for kind in arm.voids[1:])))
+        figures = {"arm": arm.arm, "void": arm.void_trials, "reason": reason, "others": others}
         lines.append(fill(WARNINGS["unmeasured"], **figures))
     return lines
 

@@ -484,7 +484,7 @@ def _machine_lines(summary: Summary) -> list[str]:
 def _void_note(summary: Summary) -> str:
     """Note on void trials. Only paths over the link can be void because of a late packet."""
     line = figures.void_line(summary)
-    is_link_reason = any("link" in reason for reason in summary.void_reasons)
+    is_link_reason = any(kind.violation.is_over_link for kind in summary.voids)
     return f"{line} {note(METHOD['void over the link'])}" if is_link_reason else line
 
 

@@ -16,6 +16,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import SpeedReceipt, TrialReceipt
 from howfar.contract.server_receipt import SessionReceipt
+from howfar.contract.violation import Violation, join_sentences, violation
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.other_programs import OtherPrograms, Programs, ProgramsInTrial
@@ -73,7 +74,8 @@ class TrialResults:
     load: MachineLoad | None = None
     window: Window | None = None
     fault: FaultRecord | None = None
-    void_reason: str | None = None
+    violations: tuple[Violation, ...] = ()
+    """Any makes the trial void."""
     speed_after_ns: dict[int, int] = field(default_factory=dict)
     """The CPU time of the piece of work after the window, by CPU."""
 
@@ -84,7 +86,8 @@ class TrialResults:
         if in_trial.quiet is not None:
             flags = {"is_disturbed": in_trial.were_busy, "is_repeated": in_trial.why_repeated is not None}
             self.receipt.quiet = in_trial.quiet.model_copy(update=flags)
-            self.void_reason = "; ".join(filter(None, (in_trial.why_repeated, self.void_reason))) or None
+            if in_trial.why_repeated is not None:
+                self.violations = (in_trial.why_repeated, *self.violations)
 
 
 @dataclass(frozen=True)
@@ -159,11 +162,12 @@ def run_trial(
             finally:
                 in_trial = others.end_trial()
     except (LabError, EngineError) as error:
-        results.void_reason = error.message
+        results.violations = (violation(error.id, message=error.message),)
     if in_trial is not None:
         results.note_other_programs(in_trial)
     if speed_before_ns and results.speed_after_ns:
         results.receipt.speed = SpeedReceipt(before_ns=speed_before_ns, after_ns=results.speed_after_ns)
+    void_reason = join_sentences(results.violations)[:MAX_REASON_CHARS] or None
     return Trial(
         number=number,
         block=slot.block,
@@ -171,8 +175,9 @@ def run_trial(
         attempt=slot.attempt,
         repetition=slot.repetition,
         arm=arm.name,
-        status=TrialStatus.OK if results.void_reason is None else TrialStatus.VOID,
-        void_reason=None if results.void_reason is None else results.void_reason[:MAX_REASON_CHARS],
+        status=TrialStatus.VOID if results.violations else TrialStatus.OK,
+        void_reason=void_reason,
+        violations=results.violations,
         started_unix_ns=started,
         ended_unix_ns=instruments.unix_ns(),
         measured=results.measured,
@@ -224,10 +229,9 @@ def _measure_window(trial: StartedTrial) -> None:
     results.receipt = results.receipt.updated(collected.receipt)
     checked = load.check(outcome)
     results.receipt = results.receipt.updated(checked.receipt)
-    if mismatches := (*collected.violations, *checked.violations):
-        results.void_reason = "; ".join(mismatches)
-    elif results.measured.transactions == 0:
-        results.void_reason = f"not one {load.unit} ended in the measured window"
+    results.violations = (*collected.violations, *checked.violations)
+    if not results.violations and results.measured.transactions == 0:
+        results.violations = (violation("nothing-measured", unit=load.unit),)
 
 
 def _find_cause(error: EngineError, environment: TrialEnvironment) -> LabError | EngineError:

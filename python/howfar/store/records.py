@@ -23,11 +23,13 @@ from howfar.contract.environment import RunEnvironment
 from howfar.contract.message import Count
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Histogram, IntervalFigures, WindowFigures
+from howfar.contract.violation import Violation
 from howfar.plan.factor import Level
 from howfar.plan.types import PlanJson, StoredPlan, Timing, parse_stored_plan
 from howfar.slices import collect
+from howfar.store.void_reasons import parse_reason
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -232,6 +234,9 @@ class Trial(Record):
     arm: str
     status: TrialStatus
     void_reason: str | None = None
+    """The sentences of `violations`, for people who read the file and for older versions."""
+    violations: tuple[Violation, ...] = ()
+    """Why the trial is void, as it was written. Empty in older files, see `why_void`."""
     started_unix_ns: Count
     ended_unix_ns: Count
     measured: Measured | None = None
@@ -242,6 +247,11 @@ class Trial(Record):
     fault: Annotated[SerializeAsAny[FaultRecord], BeforeValidator(_with_its_class)] | None = None
     """None: no fault was injected."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def why_void(self) -> tuple[Violation, ...]:
+        """Why the trial is void: its violations, or what the text of an older file says. Empty: no reason was recorded."""
+        return self.violations or parse_reason(self.void_reason or "")
 
 
 class StopReason(StrEnum):

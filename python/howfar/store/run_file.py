@@ -314,6 +314,7 @@ CREATE TABLE trial (
     arm TEXT NOT NULL REFERENCES arm (name),
     status TEXT NOT NULL, -- ok, void
     void_reason TEXT,
+    violations TEXT, -- since format 9: JSON: why the trial is void, as ids with parameters (contract/violation.py)
     started_unix_ns INTEGER NOT NULL,
     ended_unix_ns INTEGER NOT NULL,
     elapsed_ns INTEGER, -- of the measured window, as the counts that follow
@@ -374,6 +375,7 @@ UPGRADES = {
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
     6: ("run ADD COLUMN checksum TEXT", "trial ADD COLUMN checksum TEXT"),
     7: ("trial ADD COLUMN repetition INTEGER NOT NULL DEFAULT 0",),
+    8: ("trial ADD COLUMN violations TEXT",),
 }
 """By format: the columns that the next format added. For older trials their values are unknown. `around` is the window, because
 `window` is an SQL keyword."""
@@ -498,6 +500,8 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         row |= {name: getattr(trial.load, name) for name in _LOAD_COLUMNS}
     if trial.window is not None:
         row["around"] = trial.window.model_dump_json()
+    if trial.violations:
+        row["violations"] = _json([each.model_dump() for each in trial.violations])
     if trial.fault is not None:
         row["fault"] = trial.fault.model_dump_json()
     row |= {"receipt": _json(trial.receipt.as_json()), "warnings": _json(trial.warnings)}
@@ -593,6 +597,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             Trial(
                 **{name: row[name] for name in _TRIAL_COLUMNS if name != "status"},
                 status=TrialStatus(row["status"]),
+                violations=loads(row["violations"] or "[]"),
                 measured=measured,
                 receipt=TrialReceipt.model_validate(loads(row["receipt"])),
                 fault=None if row["fault"] is None else loads(row["fault"]),

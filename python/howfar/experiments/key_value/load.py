@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from howfar.contract.messages import KeyValue, LoadJob, ServiceUse, UnixTarget
 from howfar.contract.services import is_redis
+from howfar.contract.violation import Violation
 from howfar.engine.process import EngineFailed, check_job
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
 from howfar.experiments.key_value.plan import KIND
 from howfar.plan.factors import PATH
 from howfar.plan.types import Plan
-from howfar.runner.loads.key_stores import describe_misses, fill_keys, key_value_workload, store_protocol
+from howfar.runner.loads.key_stores import check_misses, fill_keys, key_value_workload, store_protocol
 from howfar.runner.loads.load import make_load_job, make_measured
 from howfar.runner.loads.transactions import TransactionLoad
 from howfar.store.records import Arm, Measured
@@ -46,10 +47,10 @@ class KeyLoad(TransactionLoad):
         environment.reset_counters()
         return cls(make_load_job(plan, arm, environment, seed, workload))
 
-    def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
+    def find_mismatches(self, outcome: LoadOutcome) -> tuple[Violation, ...]:
         lookups = outcome.finished.lookups
         miss_count = lookups.misses if lookups is not None else 0
-        return (*super().find_mismatches(outcome), *describe_misses(miss_count))
+        return (*super().find_mismatches(outcome), *check_misses(miss_count))
 
     def make_figures(self, outcome: LoadOutcome) -> Measured:
         """The figures, with the totals as the use of the only service."""

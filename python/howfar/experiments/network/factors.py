@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import BeforeValidator
 
 from howfar.contract.ping_messages import Compression
-from howfar.plan.factor import Factor, SessionSetting
+from howfar.plan.factor import Factor, SessionSetting, SettingDifference
 from howfar.plan.quantities import refusal
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ def requested_compression(level: str) -> Compression | None:
     return Compression(algorithm=cast(Algorithm, algorithm), level=int(strength) if strength else None)
 
 
-def compression_difference(requested: Compression | None, session: Receipt) -> str:
-    """A sentence if a session was compressed by another algorithm than the requested one; else empty."""
+def compression_difference(requested: Compression | None, session: Receipt) -> SettingDifference | None:
+    """The difference if a session was compressed by another algorithm than the requested one; else None."""
     algorithm = None if requested is None else requested.algorithm
     if session.compression == algorithm:
-        return ""
-    return f"the session was compressed by {session.compression or 'nothing'}, expected by {algorithm or 'nothing'}"
+        return None
+    algorithms = {"obtained": session.compression or "nothing", "requested": algorithm or "nothing"}
+    return "session-compression", algorithms
 
 
 SESSION_SETTINGS = (SessionSetting(COMPRESSION, "compression", requested_compression, compression_difference),)

@@ -22,6 +22,7 @@ from howfar.contract.messages import (
     ServiceName,
 )
 from howfar.contract.services import services_of, sql_of
+from howfar.contract.violation import Violation, violation
 from howfar.engine.receipt_check import service_mismatches, transport_mismatches
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import MissingError, ServerMissing
@@ -31,7 +32,7 @@ from howfar.plan.factor import Level
 from howfar.plan.factors import CONNECT, THREADS
 from howfar.plan.kinds import KEYS_PER_MULTI_GET
 from howfar.plan.types import Plan
-from howfar.runner.loads.key_stores import describe_misses, fill_keys, key_value_workload
+from howfar.runner.loads.key_stores import check_misses, fill_keys, key_value_workload
 from howfar.runner.loads.load import TrialLoad, make_measured
 from howfar.store.records import Arm, Measured
 from howfar.testbed import LoadFacts, TrialEnvironment
@@ -95,7 +96,7 @@ class PageLoad(TrialLoad[PageJob]):
     def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
         return page_facts(outcome, self._spec)
 
-    def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
+    def find_mismatches(self, outcome: LoadOutcome) -> tuple[Violation, ...]:
         return (
             *page_mismatches(self.job, outcome.ready),
             *find_page_mismatches(self._spec, self.job, outcome.finished),
@@ -109,18 +110,18 @@ class PageLoad(TrialLoad[PageJob]):
         return make_measured(outcome, queries=requests, round_trips=requests)
 
 
-def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
+def page_mismatches(job: PageJob, ready: Ready) -> tuple[Violation, ...]:
     """Differences for each service of a page's script, with its name; or for the application's socket."""
     if isinstance(job.application, FastCgi):
         return transport_mismatches(job.application.target, ready.receipt)
-    differences: list[str] = []
+    differences: list[Violation] = []
     for name, service in services_of(job.application).items():
         receipt = ready.services.get(name)
         if receipt is None:
-            differences.append(f"{name} has no receipt")
+            differences.append(violation("no-session-receipt", name))
             continue
         is_sql = name not in ("redis", "memcached")
-        differences.extend(f"{name}: {text}" for text in service_mismatches(service, receipt, is_sql))
+        differences.extend(each.at(name) for each in service_mismatches(service, receipt, is_sql))
     return tuple(differences)
 
 
@@ -261,70 +262,68 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     )
 
 
-def find_page_mismatches(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
-    """Differences between pages and their specification, as sentences. Any difference makes a trial void."""
+def find_page_mismatches(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[Violation, ...]:
+    """Differences between pages and their specification. Any difference makes a trial void."""
     if isinstance(job.application, FastCgi):
         return (*_find_unreported_pages(finished), *_find_reported_differences(spec, finished))
     return (*_find_counted_differences(spec, finished), *_find_missing_cpu_time(spec, finished))
 
 
-def _find_unreported_pages(finished: Finished) -> tuple[str, ...]:
-    """A sentence if pages reported nothing about themselves. The client that requested them counts them as good."""
+def _find_unreported_pages(finished: Finished) -> tuple[Violation, ...]:
+    """A violation if pages reported nothing about themselves. The client that requested them counts them as good."""
     reported = next((histogram.count for histogram in finished.histograms if histogram.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
-    return (f"{reported} of {finished.transactions} pages reported what they did",)
+    return (violation("pages-without-report", reported=reported, pages=finished.transactions),)
 
 
-def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[str]:
+def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[Violation]:
     reported, pages = finished.app_counters, finished.transactions
-    differences: list[str] = []
+    differences: list[Violation] = []
     for service, expected in spec.round_trips_of(pages).items():
         round_trips = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
-        differences += _describe_difference(pages, "made", round_trips, f"round trips to {service}", expected)
+        differences += _compare("page-round-trips", pages, round_trips, expected, service=service)
         if spec.per_page:
             connections = reported.get(f"{service}_connects", 0)
-            differences += _describe_difference(pages, "made", connections, f"connections to {service}", pages)
-    differences += describe_misses(reported.get("misses", 0))
-    differences += _describe_difference(
-        pages, "found", reported.get("hits", 0), "keys", sum(spec.keys_of(pages).values())
-    )
+            differences += _compare("page-connections", pages, connections, pages, service=service)
+    differences += check_misses(reported.get("misses", 0))
+    differences += _compare("page-keys", pages, reported.get("hits", 0), sum(spec.keys_of(pages).values()))
     if (computed_ns := reported.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
-        differences.append(f"{pages} pages computed for {computed_ns} ns instead of {spec.app_cpu_ns * pages} ns")
+        times = {"computed_ns": computed_ns, "requested_ns": spec.app_cpu_ns * pages}
+        differences.append(violation("pages-computed-less", pages=pages, **times))
     if computed_ns > reported.get("cpu_ns", computed_ns):
-        differences.append(
-            f"{pages} pages reported more computing ({computed_ns} ns) than CPU time ({reported['cpu_ns']} ns)"
-        )
+        times = {"computed_ns": computed_ns, "cpu_ns": reported["cpu_ns"]}
+        differences.append(violation("pages-computed-more", pages=pages, **times))
     return differences
 
 
-def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[str]:
+def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[Violation]:
     pages, use_by_service = finished.transactions, {use.service: use for use in finished.services}
-    differences: list[str] = []
+    differences: list[Violation] = []
     for service, expected in spec.round_trips_of(pages).items():
         use = use_by_service.get(service)
         round_trips, connections = (use.round_trips, use.connects or 0) if use else (0, 0)
-        differences += _describe_difference(pages, "made", round_trips, f"round trips to {service}", expected)
+        differences += _compare("page-round-trips", pages, round_trips, expected, service=service)
         if spec.per_page:
-            differences += _describe_difference(pages, "made", connections, f"connections to {service}", pages)
-    differences += describe_misses(sum(use.misses for use in finished.services))
+            differences += _compare("page-connections", pages, connections, pages, service=service)
+    differences += check_misses(sum(use.misses for use in finished.services))
     hits = sum(use.hits for use in finished.services)
-    return [*differences, *_describe_difference(pages, "found", hits, "keys", sum(spec.keys_of(pages).values()))]
+    return [*differences, *_compare("page-keys", pages, hits, sum(spec.keys_of(pages).values()))]
 
 
-def _find_missing_cpu_time(spec: PageSpec, finished: Finished) -> tuple[str, ...]:
+def _find_missing_cpu_time(spec: PageSpec, finished: Finished) -> tuple[Violation, ...]:
     cpu_histogram = next((histogram for histogram in finished.histograms if histogram.kind == "cpu"), None)
     if not spec.app_cpu_ns or not finished.transactions:
         return ()
     mean_ns = 0.0 if cpu_histogram is None else cpu_histogram.mean_ns
     if mean_ns >= spec.app_cpu_ns * _HISTOGRAM_PRECISION:
         return ()
-    return (f"a page computed for {mean_ns:.0f} ns on average instead of {spec.app_cpu_ns} ns",)
+    return (violation("page-computed-less", computed_ns=mean_ns, requested_ns=spec.app_cpu_ns),)
 
 
-def _describe_difference(pages: int, verb: str, count: int, noun: str, expected: int) -> tuple[str, ...]:
-    """`50 pages made 149 round trips to mysql instead of 150`, if the numbers differ."""
-    return () if count == expected else (f"{pages} pages {verb} {count} {noun} instead of {expected}",)
+def _compare(id: str, pages: int, count: int, expected: int, **parameters: str) -> tuple[Violation, ...]:
+    """The violation `id` if the counts of these pages differ: `50 pages made 149 round trips to mysql instead of 150`."""
+    return () if count == expected else (violation(id, pages=pages, counted=count, expected=expected, **parameters),)
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:

@@ -14,6 +14,7 @@ from howfar.experiments.replication.crash.texts import FAULT_TEXTS
 from howfar.experiments.replication.factors import DURABILITY, REPLICATION, SEMI_SYNC
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
+from howfar.experiments.replication.violations import NOT_AS_CONFIGURED
 from howfar.findings import capital, fill, note
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Column, Details, Document, Table, make_table
@@ -290,28 +291,10 @@ def _fastest_commit_line(summary: Summary) -> str:
     return note(TEXTS["fastest"], round_trips=min(round_trips)) if round_trips else ""
 
 
-_NOT_AS_CONFIGURED = (
-    "acknowledge",
-    "semi-sync",
-    "asynchronous",
-    "round trip to the replica",
-    "was not replicating",
-    "wait point was",
-    "timeout in ms was",
-    "counters went back",
-)
-"""Texts in the void reasons of `contract/replication_receipt.py` that mean that replication was not as configured."""
-_LOAD_FAILED = ("no commit was acknowledged before the fault",)
-
-
 def _void_trials_line(summary: Summary) -> str:
     if not _has_semi_sync(summary):
         return ""
-    void = sum(
-        count
-        for reason, count in summary.void_reasons.items()
-        if any(mark in reason for mark in _NOT_AS_CONFIGURED) and not any(mark in reason for mark in _LOAD_FAILED)
-    )
+    void = len({number for kind in summary.voids if kind.id in NOT_AS_CONFIGURED for number in kind.trials})
     return note(TEXTS["not-as-configured"], void=void)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from howfar.contract.messages import LoadJob, UnixTarget, Workload
 from howfar.contract.receipt import ReplicationReceipt, SecondWriter, TrialReceipt, WritersReceipt
 from howfar.contract.server_receipt import SessionReceipt
+from howfar.contract.violation import Violation, violation
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.experiments.replication.factors import CLUSTERS, FAULT, REPLICATION, ROW_BYTES, WRITERS
@@ -110,8 +111,8 @@ class WritersLoad(TransactionLoad):
         receipt = checked.receipt.updated(TrialReceipt(writers=writers))
         return CollectedReceipt(receipt, (*checked.violations, *mismatches))
 
-    def _compare_with_rows(self, first_load: LoadOutcome) -> tuple[WritersReceipt, tuple[str, ...]]:
-        """The counts for the receipt, and a sentence for each node whose rows differ from the commits."""
+    def _compare_with_rows(self, first_load: LoadOutcome) -> tuple[WritersReceipt, tuple[Violation, ...]]:
+        """The counts for the receipt, and a violation for each node whose rows differ from the commits."""
         replica_set, loads = self._replica_set, [first_load, *([self._second_outcome] if self._second_outcome else [])]
         replica_set.wait_until_caught_up(replica_set.replicas[0])
         members = (replica_set.primary, replica_set.replicas[0])
@@ -121,7 +122,7 @@ class WritersLoad(TransactionLoad):
         answer_counts = [load.finished.answered for load in loads]
         total_answered = None if None in answer_counts else sum(answers or 0 for answers in answer_counts)
         mismatches = tuple(
-            f"clients saw {commits} commits and {total_answered} answers, and the rows of {member.name} count {count}"
+            violation("rows-differ", commits=commits, answers=str(total_answered), node=member.name, rows=count)
             for member, count in zip(members, sums, strict=True)
             if count < commits or (total_answered is not None and count > total_answered)
         )
@@ -145,7 +146,8 @@ def _measure_with_fault(trial: StartedTrial) -> None:
     losses. Raises LabError, EngineError."""
     environment, load, results = trial.environment, trial.load, trial.results
     if mismatches := environment.precheck().violations:
-        raise LabError("; ".join(mismatches))
+        results.violations = mismatches
+        return
     replica_set = replica_set_of(environment)
     links = [link.name for link in replica_set.links[: len(replica_set.replicas)]]
     rtt_ns = acknowledgement_rtt_ns(replica_set.facts.rtt_at_rest_ns, links, replica_set.spec.acknowledgements_needed)
@@ -158,8 +160,7 @@ def _measure_with_fault(trial: StartedTrial) -> None:
     results.receipt = TrialReceipt(session=SessionReceipt.from_engine(session)).updated(prechecked.receipt)
     results.receipt.replication = replication
     results.measured, results.fault = load.make_figures(fault_result.outcome), fault_result.record
-    if mismatches := (*prechecked.violations, *load.find_mismatches(fault_result.outcome)):
-        results.void_reason = "; ".join(mismatches)
+    results.violations = (*prechecked.violations, *load.find_mismatches(fault_result.outcome))
 
 
 def _inject_fault(trial: StartedTrial, context: FaultContext, job: LoadJob) -> CrashResult | FallbackResult:

@@ -18,6 +18,7 @@ from howfar.contract.receipt import (
     RequestedLink,
     TcpSettings,
 )
+from howfar.contract.violation import Violation, violation
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.backends import backends
 from howfar.lab.link.settings import loss_share
@@ -156,21 +157,19 @@ def unknown_properties(stats: LinkStats | None) -> tuple[str, ...]:
     )
 
 
-def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
+def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[Violation, ...]:
     """Violations if some of the load's bytes did not cross the link. `metrics`: growth of the server's counters since the link's
     counters were reset; counters that are None are not checked."""
     violations = []
-    for name, direction, bytes_counted, slack in (
-        ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
-        ("to client", stats.to_client, metrics.bytes_sent, _UNCOUNTED_BYTES + _UNSENT_BYTES),
+    for end, direction, bytes_counted, slack in (
+        ("server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
+        ("client", stats.to_client, metrics.bytes_sent, _UNCOUNTED_BYTES + _UNSENT_BYTES),
     ):
         if direction.packets == 0:
-            violations.append(f"no packet crossed the link {name}: the load took another path")
+            violations.append(violation("link-not-crossed", end=end))
         elif direction.wire_bytes + slack < (bytes_counted or 0):
-            violations.append(
-                f"the link {name} carried {direction.wire_bytes} bytes, the server counted {bytes_counted}: "
-                "not all of the load went over it"
-            )
+            counts = {"carried_bytes": direction.wire_bytes, "counted_bytes": bytes_counted}
+            violations.append(violation("link-carried-too-little", end=end, **counts))
     return tuple(violations)
 
 

@@ -20,6 +20,7 @@ from typing import Literal, TypeVar
 from howfar.contract.environment import DataFacts
 from howfar.contract.messages import Target, UnixTarget
 from howfar.contract.server_receipt import RequestedServer, ServerReceipt, SessionView
+from howfar.contract.violation import Violation
 from howfar.errors import HowfarError, LabError, ServerCrashed, describe_exit_status
 from howfar.lab.environment import read_listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
@@ -194,7 +195,7 @@ class ServerProcess(ABC):
     @abstractmethod
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]:
         """The server's receipt, with the growth of its counters since `before`, and violations. `commits`: number of the load's
         transactions that wrote something; None if unknown, or if the load only read. Raises ServerCrashed."""
 
@@ -343,7 +344,7 @@ class TableServer(ServerProcess):
 
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]:
         self._check_alive("during the trial")
         self._wait_for_sessions_to_end()
         after = self.snapshot()

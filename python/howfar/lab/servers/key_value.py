@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from howfar.contract.environment import DataFacts
 from howfar.contract.messages import Target, TcpTarget, UnixTarget
 from howfar.contract.server_receipt import RequestedStore, ServerReceipt, SessionView, StoreAddress
+from howfar.contract.violation import Violation
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
@@ -96,7 +97,7 @@ class StoreDialect(Protocol):
         """Maximum number of clients, from the settings in force."""
         ...
 
-    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[Violation]:
         """Reasons why a trial is invalid: evicted data, rejected clients, written files."""
         ...
 
@@ -219,7 +220,7 @@ class KeyValueServer(ServerProcess):
 
     def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+    ) -> tuple[ServerReceipt, tuple[Violation, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 
 from howfar.contract.server_receipt import SessionView
+from howfar.contract.violation import Violation, violation
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
@@ -116,9 +117,9 @@ class MemcachedDialect:
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxconns"])
 
-    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[Violation]:
         if counters.get("listen_disabled_num", 0):
-            return ["the server stopped listening during the trial: it had all the connections that it allows"]
+            return [violation("server-stopped-listening")]
         return []
 
     def has_tls(self, connection: LineConnection) -> bool:

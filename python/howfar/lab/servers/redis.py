@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from howfar.contract.server_receipt import SessionView
+from howfar.contract.violation import Violation, violation
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
@@ -127,14 +128,14 @@ class RedisDialect:
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxclients"])
 
-    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[Violation]:
         violations = [
-            f"the server's {name} is {facts.get(name)!r}, it was to be {requested!r}"
+            violation("server-setting", setting=name, value=facts.get(name), requested=requested)
             for name, requested in _IN_MEMORY_SETTINGS.items()
             if facts.get(name) != requested
         ]
         if counters.get("total_forks", 0):
-            violations.append("the server forked to write its data to a file during the trial")
+            violations.append(violation("server-forked"))
         return violations
 
     def has_tls(self, connection: LineConnection) -> bool:

@@ -11,6 +11,7 @@ from howfar.contract.messages import (
     TablesDone,
     TablesJob,
 )
+from howfar.contract.violation import Violation, violation
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
 from howfar.paths import find_path
@@ -18,10 +19,9 @@ from howfar.plan.kinds import KEYS_PER_MULTI_GET, Keys
 from howfar.testbed import ServiceEndpoint
 
 
-def describe_misses(misses: int) -> tuple[str, ...]:
-    """A sentence if keys were missed."""
-    text = "1 key was" if misses == 1 else f"{misses} keys were"
-    return (f"{text} not found, although all were set",) if misses else ()
+def check_misses(misses: int) -> tuple[Violation, ...]:
+    """The violation if keys were missed."""
+    return (violation("keys-not-found", keys=misses),) if misses else ()
 
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]

@@ -20,6 +20,7 @@ from howfar.contract.messages import (
     Workload,
 )
 from howfar.contract.receipt import ArrivalsReceipt, TrialReceipt
+from howfar.contract.violation import Violation, violation
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, MeasuredJob
 from howfar.plan.factors import THREADS, offered_per_s
@@ -79,8 +80,8 @@ class TrialLoad(ABC, Generic[Job]):
         """Collect the facts with which the servers' counters are compared."""
 
     @abstractmethod
-    def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
-        """Differences between the request and the engine's receipts and counts, as sentences. Any of them makes a trial void."""
+    def find_mismatches(self, outcome: LoadOutcome) -> tuple[Violation, ...]:
+        """Differences between the request and the engine's receipts and counts. Any of them makes a trial void."""
 
     def run_alongside(self, measure: Measure) -> AbstractContextManager[None]:
         """Run what accompanies the load, which the body runs. Raises EngineError."""
@@ -153,12 +154,12 @@ _SIGMAS = 6
 mean is in the thousands, one window in 500 million differs by more; if it is 1, one in a million."""
 
 
-def rate_difference(job: LoadJob, outcome: LoadOutcome) -> tuple[str, ...]:
-    """A sentence if the number of transactions that were due does not fit the job's rate."""
+def rate_difference(job: LoadJob, outcome: LoadOutcome) -> tuple[Violation, ...]:
+    """A violation if the number of transactions that were due does not fit the job's rate."""
     arrivals = outcome.finished.open_loop
     if job.arrivals is None or arrivals is None:
         return ()
     expected = job.arrivals.rate_per_s * outcome.finished.elapsed_ns / 1e9
     if abs(arrivals.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
         return ()
-    return (f"{arrivals.due} transactions were due in the window instead of about {expected:.0f}",)
+    return (violation("due-transactions", due=arrivals.due, expected=expected),)

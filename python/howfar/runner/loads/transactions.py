@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.contract.messages import Finished, KeyValue, LoadJob, Sysbench, Workload
 from howfar.contract.services import is_redis
+from howfar.contract.violation import Violation
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import LoadOutcome
 from howfar.plan.types import Plan
@@ -35,7 +36,7 @@ class TransactionLoad(TrialLoad[LoadJob]):
     def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
         return load_facts(outcome, self.job, self._commits)
 
-    def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
+    def find_mismatches(self, outcome: LoadOutcome) -> tuple[Violation, ...]:
         return (
             *mismatches(self.job, outcome.ready.receipt, must_resume=True),
             *rate_difference(self.job, outcome),

@@ -46,6 +46,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.services import services_of, sql_of
+from howfar.contract.violation import Violation, violation
 from howfar.engine.process import Launcher, own_environment
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
@@ -509,7 +510,7 @@ class PageProof:
     """The result of comparing the counts that pages reported with the servers' counts."""
 
     receipt: PagesReceipt
-    violations: tuple[str, ...]
+    violations: tuple[Violation, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
     """For each server, the number of connections that it had counted before."""
 
@@ -596,7 +597,7 @@ def _clients_during_page(
 
 def check_persistent_connections(
     used_servers: Sequence[ConnectedServer], children: int, counts_before: Mapping[ServiceName, int]
-) -> tuple[PersistentClients, tuple[str, ...]]:
+) -> tuple[PersistentClients, tuple[Violation, ...]]:
     """Check persistent connections after the load: clients are still connected, and each child process has opened at most one
     connection. `counts_before`: the number of connections that each server had counted before the pool's first. Raises LabError."""
     receipt = PersistentClients(
@@ -674,9 +675,10 @@ class PhpApplication:
         self._pool.check_alive("during the trial")
         receipt = self._about.model_copy()
         receipt.children, receipt.pid, receipt.proof = self._pool.children, self._pool.pid, self._proof.receipt
-        violations = [*self._proof.violations, *self._pool.child_deaths()]
+        deaths = (violation("php-child-died", message=line) for line in self._pool.child_deaths())
+        violations = [*self._proof.violations, *deaths]
         if not receipt.opcache:
-            violations.append("PHP compiled its pages anew each time")
+            violations.append(violation("php-not-cached"))
         script = self._script
         if script is not None and script.connect == "persistent":
             used_servers = [server for server in self._servers if server.name in services_of(script)]
@@ -684,8 +686,8 @@ class PhpApplication:
                 used_servers, self._pool.children, self._proof.connections
             )
             violations += mismatches
-        sentences = tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
-        return CollectedReceipt(TrialReceipt(application=receipt), sentences)
+        by_sentence = {each.sentence: each.at("application") for each in violations}  # each once
+        return CollectedReceipt(TrialReceipt(application=receipt), tuple(by_sentence.values()))
 
     def _request_page(self, script: PageScript, linger_us: int) -> PhpReply:
         cgi = self._pool.install_page(script, "proof.json")

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from howfar.contract.messages import Event, LoadJob
 from howfar.contract.receipt import InjectedFault, ReplicationReceipt
 from howfar.contract.replication_receipt import ReplicationWindow, Snapshot
+from howfar.contract.violation import join_sentences
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
-from howfar.errors import LabError
+from howfar.errors import LabError, NotAsConfigured
 from howfar.experiments.replication.fault.under_load import (
     BackgroundLoad,
     CpuWatch,
@@ -600,7 +601,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         replica_positions = [_query_positions(replica_set, replica) for replica in replica_set.replicas]
         last_snapshot = replica_set.snapshot()
         if mismatches := ReplicationWindow.between(first_snapshot, last_snapshot).violations(replica_set.spec):
-            raise LabError("replication was not as configured before the fault: " + "; ".join(mismatches))
+            raise NotAsConfigured(f"replication was not as configured before the fault: {join_sentences(mismatches)}")
         stack.callback(restore_links, replica_set, kind)
         pause = partial(load.pause, until="the primary, which lived on after the fault, was killed")
         timeline, writers = apply_fault(replica_set, kind, pause, stack)
@@ -681,7 +682,7 @@ def check_commits_waited(context: FaultContext, log: KeyLog, until_ns: int) -> N
     if too_fast := latency_violation(
         context.replica_set.spec, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))
     ):
-        raise LabError(too_fast)
+        raise NotAsConfigured(too_fast.sentence)
 
 
 def receipt_before_fault(

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from howfar.contract.messages import LoadJob
 from howfar.contract.receipt import ReplicationReceipt
 from howfar.contract.replication_receipt import PrimaryState, ReplicationWindow
+from howfar.contract.violation import join_sentences
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.run_load import LoadOutcome
-from howfar.errors import HowfarError, LabError
+from howfar.errors import HowfarError, LabError, NotAsConfigured
 from howfar.experiments.replication.fault.crash import FaultContext, receipt_before_fault
 from howfar.experiments.replication.fault.under_load import BackgroundLoad, with_key_log
 from howfar.experiments.replication.lab import ReplicaSet
@@ -281,7 +282,9 @@ def run_fallback(
         spec = replica_set.spec if timeout_ms is None else replica_set.spec.with_timeout(timeout_ms)
         window = ReplicationWindow.between(first_snapshot, replica_set.snapshot())
         if mismatches := window.violations(spec):
-            raise LabError("replication was not as configured before the replica left: " + "; ".join(mismatches))
+            raise NotAsConfigured(
+                f"replication was not as configured before the replica left: {join_sentences(mismatches)}"
+            )
         absence = _leave_and_return(replica_set, load, absent_ns)
         outcome = load.finish()
         _await_semi_sync(poller)
@@ -292,7 +295,7 @@ def run_fallback(
         raise LabError(f"the primary could not be queried any more: {poller.ended_by}")
     last_snapshot = replica_set.snapshot()
     if damage := last_snapshot.violations_after_absence():
-        raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
+        raise LabError(f"the replica did not come back as it had left: {join_sentences(damage)}")
     log_lines = tuple(line[:_MAX_LINE_CHARS] for line in _replication_log(replica_set)[began_lines:])[:MAX_LOG_LINES]
     record = fallback_record(absence, timeout_ms, load.read_keys(), readings, replica_set.dialect.positions, log_lines)
     return FallbackResult(record, outcome, receipt_before_fault(replica_set, first_snapshot, last_snapshot))

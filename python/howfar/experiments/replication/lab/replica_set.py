@@ -25,7 +25,8 @@ from howfar.contract.replication_receipt import (
     ReplicationWindow,
     Snapshot,
 )
-from howfar.errors import LabError, PlanError, ServerCrashed
+from howfar.contract.violation import join_sentences
+from howfar.errors import LabError, NotAsConfigured, PlanError, ServerCrashed
 from howfar.experiments.replication.lab.dialect import (
     SCHEMA,
     Promotion,
@@ -195,7 +196,7 @@ class ReplicaSet:
         window = ReplicationWindow.between(before, after)
         problems = (*window.violations(self.spec, commits=1), *channel.violations(self.spec))
         if problems:
-            raise LabError("replication is not what was asked: " + "; ".join(problems))
+            raise NotAsConfigured(f"replication is not what was asked: {join_sentences(problems)}")
         return after
 
 

@@ -23,7 +23,8 @@ from howfar.contract.receipt import (
     TrialReceipt,
 )
 from howfar.contract.replication_receipt import ReplicationWindow, Snapshot
-from howfar.errors import LabError
+from howfar.contract.violation import Violation, violation
+from howfar.errors import LabError, NotAsConfigured
 from howfar.experiments.replication.agreement import agreement_s, read_wait_s
 from howfar.experiments.replication.distances import pairs
 from howfar.experiments.replication.factors import (
@@ -66,7 +67,6 @@ from howfar.plan.sessions import SessionSpec
 from howfar.store.records import Window
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import CollectedReceipt, LoadFacts, WindowWatch
-from howfar.units import format_duration_ns
 
 DEFAULT_ACK_TIMEOUT_MS = 10_000
 """Time after which a semi-synchronous primary continues without its replica: the default of MySQL and MariaDB."""
@@ -225,7 +225,7 @@ class ReplicatedGroup(ServerGroup):
         self._lag = LagWatch(self.replica_set, with_heartbeat=not self.replica_set.spec.acknowledgements_needed)
         return _WindowWatchWithLag(window, self._lag, time.monotonic_ns())
 
-    def link_violations(self) -> tuple[str, ...]:
+    def link_violations(self) -> tuple[Violation, ...]:
         """Deviations of the links from the request, by their RTT at rest and their current counters."""
         links = self._link_receipts([link.counters() for link in self.replica_set.links])
         return ReplicationReceipt(links=links).link_violations(RUN_LIMITS)
@@ -246,16 +246,15 @@ class ReplicatedGroup(ServerGroup):
     def precheck(self) -> CollectedReceipt:
         links = self.replica_set.links
         receipts = self._link_receipts([link.counters() if link.alive() else None for link in links])
-        violations = (
-            f"{name}: {sentence}" for name, link in receipts.items() for sentence in link.rtt_violations(RUN_LIMITS)
-        )
+        violations = (each.at(name) for name, link in receipts.items() for each in link.rtt_violations(RUN_LIMITS))
         return CollectedReceipt(TrialReceipt(replication=ReplicationReceipt(links=receipts)), tuple(violations))
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
         """Check that replication was as requested, by both ends' counters and the duration of commits. Raises LabError."""
         self.finish()
         if self._commits is not None and self._commits.kill_reason is not None:
-            raise LabError(
+            error = NotAsConfigured if self._commits.hung else LabError
+            raise error(
                 self._commits.kill_reason, "See the receipt of the replica's link for the traffic that crossed it."
             )
         assert self._snapshot_before is not None, "begin() was not called"
@@ -296,15 +295,15 @@ class ReplicatedGroup(ServerGroup):
 
 def replication_violations(
     spec: ReplicationSpec, window: ReplicationWindow, load: LoadFacts, rtts_at_rest: Sequence[RttResult]
-) -> list[str]:
+) -> list[Violation]:
     """Violations of the requested replication, by both ends' counters and the duration of commits. `rtts_at_rest`: the RTT of each
     link."""
     violations = [*window.violations(spec, load.commits)]
     if spec.acknowledgements_needed and load.commit_p50_ns is not None:
         # A commit that needs n acknowledgements cannot end before a round trip to the n-th nearest replica.
         rtt_ns = sorted(rtt.min_ns for rtt in rtts_at_rest)[spec.acknowledgements_needed - 1]
-        violation = latency_violation(spec, load.commit_p50_ns, rtt_ns)
-        violations += [] if violation is None else [violation]
+        too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
+        violations += [] if too_fast is None else [too_fast]
     return violations
 
 
@@ -315,7 +314,7 @@ def agreement_violations(
     wait_ns: float,
     *,
     reads: bool,
-) -> list[str]:
+) -> list[Violation]:
     """Violation if the links' mean lateness changed how long a cluster's commits (or `reads`) waited.
 
     With a single leader, the model of the agreement predicts the change, so links that no commit waits for do not count. Otherwise a
@@ -334,12 +333,9 @@ def agreement_violations(
     allowed_ns = MEAN_MAX_SHARE * wait_ns
     if abs(change_ns) <= allowed_ns:
         return []
-    operation, longer_or_shorter = "read" if reads else "commit", "longer" if change_ns > 0 else "shorter"
-    sentence = (
-        f"the links made each {operation} up to {format_duration_ns(abs(change_ns))} {longer_or_shorter} on average"
-    )
-    reason = "the machine was too busy for the emulators"
-    return [f"{sentence} (allowed {format_duration_ns(allowed_ns)}, {MEAN_MAX_SHARE:.0%} of a {operation}): {reason}"]
+    words = {"operation": "read" if reads else "commit", "change": "longer" if change_ns > 0 else "shorter"}
+    times = {"change_ns": abs(change_ns), "allowed_ns": allowed_ns, "allowed_share": MEAN_MAX_SHARE}
+    return [violation("links-mean-lateness", **words, **times)]
 
 
 _LINKS_PER_PATH = 3

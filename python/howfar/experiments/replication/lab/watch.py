@@ -180,6 +180,8 @@ class CommitWatch(ReplicaSetWatch):
         self._timeout_s = timeout_s
         self.kill_reason: str | None = None
         """The reason why the primary was killed; None if it was not."""
+        self.hung = False
+        """Whether it was killed because no replica acknowledged its commits."""
         self._start(self._sample)
 
     def finish(self) -> str | None:
@@ -204,6 +206,7 @@ class CommitWatch(ReplicaSetWatch):
             wait_ns = 0 if end is None else clock.sample(time.monotonic_ns(), end)
             if end is not None and wait_ns > self._timeout_s * 1e9:
                 problems = "".join(f"; {problem}" for problem in _known_problems(replica_set))
+                self.hung = True
                 self._kill_primary(
                     f"{end.waiting} commits waited {wait_ns / 1e9:.1f} s and no replica acknowledged any "
                     f"({end.clients} connected{problems}): the primary was killed"

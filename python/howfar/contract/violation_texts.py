@@ -1,0 +1,245 @@
+"""The templates of the violations that the core finds, by id: links, sessions, servers, hops, counts, and failures."""
+
+from __future__ import annotations
+
+from howfar.contract.violation import DISTURBED, FAILED, NO_REASON, OTHER, ViolationText
+
+_LINK = (
+    ViolationText(
+        "late-packets",
+        "packets to the {end:server|client} were late on the emulated link by {lateness_ns:duration} (p{percentile:g}, "
+        "allowed {allowed_ns:duration}): "
+        "the machine was too busy, or the emulator was stopped",
+        "packets to the {end} were late on the emulated link",
+        over_link=True,
+        older_sentences=(
+            (
+                "the link to {end:server|client} was late by {lateness_ns:duration} (p{percentile:g}, "
+                "allowed {allowed_ns:duration}): the machine was too busy, or the emulator was stopped"
+            ),
+        ),
+    ),
+    ViolationText(
+        "link-lost-packets",
+        "the link to the {end:server|client} lost what no queue explains (segments: arena {arena_segments:d}, "
+        "transmit {transmit_segments:d}; packets: socket {socket_packets:d})",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-mean-lateness",
+        "the link made each round trip {change_ns:duration} {change:longer|shorter} on average "
+        "(allowed {allowed_ns:duration}, {allowed_share:.0%} of a round trip): the machine was too busy for the emulator",
+        "the link made each round trip {change} on average",
+        over_link=True,
+        older_sentences=(
+            (
+                "the link made each round trip {change_ns:duration} {change:longer|shorter} on average "
+                "(allowed {allowed_ns:duration}, {allowed_share:.0%} of one): the machine was too busy for the emulator"
+            ),
+        ),
+    ),
+    ViolationText(
+        "link-interrupted",
+        "the link to {end:server|client} was interrupted, which lost {segments:d} segments",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-rtt",
+        "the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration}",
+        "the link's RTT at rest was not as requested",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-rtt-with-transmission",
+        "the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration} and {transmission_ns:duration} "
+        "for the ping's own bytes at the rate",
+        "the link's RTT at rest was not as requested",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-not-crossed",
+        "no packet crossed the link to {end:server|client}: the load took another path",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-carried-too-little",
+        "the link to {end:server|client} carried {carried_bytes:d} bytes, the server counted {counted_bytes:d}: "
+        "not all of the load went over it",
+        "not all of the load went over the link to {end}",
+        over_link=True,
+    ),
+    ViolationText(
+        "link-script-failed",
+        "the link could not be changed at {at_ns:duration}, nor after that: {message}",
+        "the link could not be changed",
+        over_link=True,
+    ),
+    ViolationText(
+        "real-rtt-changed",
+        "the RTT from host {from_host} to host {to_host} was {now_ns:duration}, and {before_ns:duration} before the run",
+        "the RTT from host {from_host} to host {to_host} changed",
+    ),
+    ViolationText(
+        "host-interrupted",
+        "host {host} received nothing for {silence_s:.1f} s from the machine that runs howfar",
+        "host {host} received nothing from the machine that runs howfar",
+    ),
+)
+_CPUS = (
+    ViolationText(
+        "cpus-not-polling",
+        "idle CPUs were not kept polling: the kernel's limit is {limit_us:d} µs",
+    ),
+    ViolationText(
+        "cpu-slept",
+        "CPU {cpu} was to poll while idle and slept {sleeps_per_s:.0f} times a second",
+        "CPUs were to poll while idle and slept",
+    ),
+)
+_SESSION = (
+    ViolationText(
+        "session-address-family", "the session was of address family {obtained:word}, the path requires {required}"
+    ),
+    ViolationText(
+        "socket-of-other-process",
+        "process {pid:d} answered on the socket, not {expected_pid:d}",
+        "another process answered on the socket",
+    ),
+    ViolationText("session-peer", "the session's peer was {peer}, the path leads to {expected_peer}"),
+    ViolationText(
+        "session-encryption",
+        "for the {reporter} the session was {obtained_tls:tls}, expected {expected_tls:tls}",
+        "for the {reporter} the session was {obtained_tls:tls}",
+    ),
+    ViolationText("other-client", "the server sees its client at {client!r}, the path comes from {expected_client!r}"),
+    ViolationText(
+        "reported-encryption",
+        "the server says a session is {obtained_tls:tls}, expected {expected_tls:tls}",
+        "the server says a session is {obtained_tls:tls}",
+    ),
+    ViolationText("reported-compression", "the server says the session is compressed"),
+    ViolationText("socket-not-obtained", "a Unix socket was requested, but {obtained:word} was obtained"),
+    ViolationText("address-family-not-obtained", "{requested:word} was requested, but {obtained:word} was obtained"),
+    ViolationText("nagle", "TCP_NODELAY was requested, but Nagle's algorithm is in force"),
+    ViolationText("unrequested-tls", "no TLS was requested, but {obtained:word} was obtained"),
+    ViolationText("no-tls", "TLS was requested, but the session is plain"),
+    ViolationText("tls-version", "TLS {requested:word} was requested, but {obtained:word} was obtained"),
+    ViolationText("tls-cipher", "the cipher {requested:word} was requested, but {obtained:word} was obtained"),
+    ViolationText("session-resumed", "sessions were not to be resumed, and one was"),
+    ViolationText("session-not-resumed", "sessions were to be resumed, but the second connection's was not"),
+    ViolationText(
+        "encryption-ends-in-between",
+        "the session has {client_side} on this side, and the server reports {server_side}: a program in between ends the "
+        "encryption, and what lies behind it is unknown",
+        "a program in between ends the encryption",
+    ),
+    ViolationText("unrequested-compression", "no compression was requested, but {obtained:word} was obtained"),
+    ViolationText("compression", "{requested:word} compression was requested, but {obtained:word} was obtained"),
+    ViolationText(
+        "compression-level",
+        "compression level {requested:d} was requested, but {obtained:d} was obtained",
+        "another compression level was obtained",
+    ),
+)
+_SERVER = (
+    ViolationText("no-plain-text", "the server does not answer plain text at {address}"),
+    ViolationText("no-tls-at-address", "the server was to speak TLS at {address} and does not"),
+    ViolationText("plain-text-at-address", "the server speaks plain text at {address}, where it was to speak TLS only"),
+    ViolationText(
+        "pages-read",
+        "the server read {pages:d} pages from files during the trial: the data was not all in memory",
+        "the server read pages from files during the trial",
+    ),
+    ViolationText(
+        "too-few-commits",
+        "the server counted {counted:d} commits, the load at least {commits:d}",
+        "the server counted fewer commits than the load",
+    ),
+    ViolationText("unrequested-network", "the server was to have no network but listens on TCP ports: {ports}"),
+    ViolationText(
+        "other-ports",
+        "the server listens on the TCP ports {ports}, it was to listen on {expected_ports}",
+        "the server listens on other TCP ports than requested",
+    ),
+    ViolationText(
+        "other-sockets",
+        "the server listens on the sockets {sockets}, it was to listen on {expected_sockets}",
+        "the server listens on other sockets than requested",
+    ),
+    ViolationText(
+        "keys-evicted",
+        "the server evicted {keys:d} keys during the trial: its memory was too small for them",
+        "the server evicted keys during the trial",
+    ),
+    ViolationText(
+        "connections-rejected", "the server rejected {connections:d} connections", "the server rejected connections"
+    ),
+    ViolationText("server-setting", "the server's {setting} is {value!r}, it was to be {requested!r}"),
+    ViolationText("server-forked", "the server forked to write its data to a file during the trial"),
+    ViolationText(
+        "server-stopped-listening",
+        "the server stopped listening during the trial: it had all the connections that it allows",
+    ),
+)
+_HOPS = (
+    ViolationText(
+        "hop-processes",
+        "the forwarder of the {hop} had {processes:d} processes for {connections:d} connections",
+        "the forwarder of the {hop} had too few processes",
+    ),
+    ViolationText(
+        "hop-connections",
+        "the hop of the {hop}: {carried:d} connections went through it, not {connections:d}",
+        "not all connections went through the hop of the {hop}",
+    ),
+    ViolationText(
+        "hop-carried-nothing",
+        "the hop of the {hop}: it carried no {quantity}",
+        "the hop of the {hop} carried no {quantity}",
+    ),
+)
+_COUNTS = (
+    ViolationText(
+        "too-few-requests",
+        "it counted {counted:d} requests, the pages reported at least {reported:d}",
+        "the server counted fewer requests than the pages",
+    ),
+    ViolationText(
+        "too-few-lookups",
+        "it looked for {counted:d} keys, the pages reported at least {reported:d}",
+        "the server looked for fewer keys than the pages",
+    ),
+    ViolationText(
+        "keys-missing",
+        "it did not have {keys:d} of the keys that the pages looked for, all of which were set",
+        "the server did not have all keys",
+    ),
+    ViolationText(
+        "counts-differ",
+        "the clients had answers to {clients:d} {quantity}, the server counted {server:d}",
+        "the clients and the server counted different numbers of {quantity}",
+    ),
+    ViolationText(
+        "keys-not-found",
+        "{keys:one key was|keys were} not found, although all were set",
+        "keys were not found",
+    ),
+    ViolationText("nothing-measured", "not one {unit} ended in the measured window"),
+    ViolationText(
+        "due-transactions",
+        "{due:d} transactions were due in the window instead of about {expected:.0f}",
+        "another number of transactions was due than at the requested rate",
+    ),
+)
+_FAILURES = (
+    ViolationText(FAILED, "{message}", in_older_files=False),
+    ViolationText(OTHER, "{text}", in_older_files=False),
+    ViolationText(NO_REASON, "no reason recorded"),
+    ViolationText(DISTURBED, "other programs disturbed it"),
+    ViolationText(
+        "disturbed-by",
+        "other programs disturbed it: {program} used {used_cpus:.1f} of {machine_cpus:one CPU|CPUs}",
+        "other programs disturbed it",
+    ),
+)
+VIOLATIONS = (*_LINK, *_CPUS, *_SESSION, *_SERVER, *_HOPS, *_COUNTS, *_FAILURES)
