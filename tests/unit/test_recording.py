@@ -119,7 +119,9 @@ def test_a_signal_within_a_transaction_leaves_a_single_file(tmp_path: Path) -> N
     file._db.execute("DELETE FROM round_trips")
     file.close()
     assert len(read(tmp_path / "a.recording").round_trips) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["a.recording"], "a reader of a file in WAL mode leaves two more"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.recording"], (
+        "a reader of a file in WAL mode leaves two more"
+    )
 
 
 def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:

@@ -280,7 +280,8 @@ def _disturbance(summary: Summary) -> Iterator[str]:
 def _busy(summary: Summary) -> Iterator[str]:
     """That the machine was busy, where no count of disturbed trials says so."""
     if summary.disturbance is None and Diagnostic.BUSY_MACHINE in summary.warnings:
-        yield fill(CERTAINTY["busy"], steal=stolen(summary))
+        steal = stolen(summary)
+        yield fill(CERTAINTY["busy"], steal=steal, programs=not steal)
 
 
 def stolen(summary: Summary) -> str:

@@ -192,7 +192,7 @@ CERTAINTY: Texts = {
     "no-interval": "{arms} had too few good measurements to tell anything{cause:?, because others were void: {cause}}",
     "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
     "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
-    "busy": "other work kept this machine busy{steal:?: other guests of this machine's host took {steal} of the CPU time}",
+    "busy": "{steal:?other guests of this machine's host took {steal} of the CPU time}{programs:?other work kept this machine busy}",
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
