@@ -121,14 +121,16 @@ _NOTHING = 1e-12
 """A ratio below this has no factor that a reader could use."""
 
 
-def _change(ratio: float, less: str, more: str, same: str) -> str:
-    """A ratio in words: a factor from 2 on, else per cent."""
+def _change(ratio: float, less: str, more: str, same: str, by_factor: str = "") -> str:
+    """A ratio in words: a factor from 2 on, else per cent. `by_factor`: the word for more after a factor, where "2.1 times more" could
+    mean 3.1 times."""
     if abs(ratio - 1) < _MIN_CHANGE:
         return same
     if abs(ratio) < _NOTHING:
         return f"100 % {less}"
     factor, word = (1 / ratio, less) if ratio < 1 else (ratio, more)
     if factor >= 2:
+        word = by_factor if by_factor and ratio > 1 else word
         return f"{factor:.{1 if factor < 10 else 0}f} times {word}"
     return f"{_number(abs(ratio - 1) * 100)} % {word}"
 
@@ -155,8 +157,8 @@ def table_number(value: float) -> str:
 
 _FORMATS = {
     "slower": lambda ratio: _change(ratio, "slower", "faster", "as fast"),
-    "fewer": lambda ratio: _change(ratio, "fewer", "more", "as many"),
-    "more": lambda ratio: _change(ratio, "less", "more", "as much"),
+    "fewer": lambda ratio: _change(ratio, "fewer", "more", "as many", "as many"),
+    "more": lambda ratio: _change(ratio, "less", "more", "as much", "as much"),
     "n": _number,
     "exact": lambda value: _significant(value, 4),
     "table": table_number,

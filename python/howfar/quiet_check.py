@@ -242,7 +242,7 @@ QUESTION = "Can this machine give answers?"
 CAUSES: Texts = {
     Obstacle.PROGRAMS: "{programs} used {use:.1f} of {cpus:of CPU}",
     Obstacle.UNSEEN: "unnamed programs used {others:.1f} of {cpus:of CPU}",
-    Obstacle.STEAL: "other guests took {steal:share} of its CPU time",
+    Obstacle.STEAL: "other virtual machines on its host took {steal:share} of its CPU time",
     Obstacle.SPEED: "its speed varied by {scatter:share}",
     Obstacle.UNKNOWN: "other programs cannot be seen",
 }
@@ -262,8 +262,8 @@ STEPS: Texts = {
     Obstacle.PROGRAMS: "stop {programs} of {cpus:of CPU}, before you measure",
     "kept programs": "measure on another machine: here {programs} of {cpus:of CPU}",
     Obstacle.UNSEEN: "find the programs that use {others:.1f} of {cpus:of CPU}, with `top` as root, and stop them before you measure",
-    Obstacle.STEAL: "measure on a machine that shares its CPUs with no other guests",
-    Obstacle.SPEED: "measure on a machine that shares its cores with no other guests, or for longer with `howfar run --full`",
+    Obstacle.STEAL: "measure on a machine that shares its CPUs with no other virtual machine",
+    Obstacle.SPEED: "measure on a machine that shares its cores with no other virtual machine, or for longer with `howfar run --full`",
     Obstacle.UNKNOWN: "measure where other programs can be seen in /proc",
     "governor": "set the governor of the clock frequency from {governor} to performance before you measure",
 }

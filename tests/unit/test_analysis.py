@@ -750,4 +750,4 @@ def test_a_machine_whose_host_runs_other_guests_is_called_busy_for_that_reason(s
     summary = summarise(run.model_copy(update={"trials": trials}))
     assert summary.steal_share == steal and (Diagnostic.BUSY_MACHINE in summary.warnings) is told
     screen = " ".join(terminal.render(summary, 100).split())
-    assert ("other guests of this machine's host, which took 5.0 % of the CPU time" in screen) is told
+    assert ("other virtual machines on its host, which took 5.0 % of the CPU time" in screen) is told

@@ -100,7 +100,7 @@ METHOD: Texts = {
     "missing keys": "reads of keys without a value, which a server answers faster: {shares}",
     # The machine.
     "others": "other programs kept {cpus}{machine:? of {machine}} CPUs busy in the median trial{steal:?; "
-    "other guests of this machine's host took {steal} of the CPU time}{busy:?. This machine counts as busy}",
+    "other virtual machines on this machine's host took {steal} of the CPU time}{busy:?. This machine counts as busy}",
     "others unknown": "how many CPUs other programs used was not recorded",
     "pressure": "in the median trial, some task (of client, server or others) waited for a CPU {share} of the time",
     "spread": "CPU per {unit} {varied} throughput: over the trials of {baseline}, it varied by a factor of "
@@ -192,7 +192,7 @@ CERTAINTY: Texts = {
     "no-interval": "{arms} had too few good measurements to tell anything{cause:?, because others were void: {cause}}",
     "no-floor": "every difference in throughput is too close to call, because no path was measured twice",
     "wide-floor": "every difference in throughput is too close to call, because the path measured twice has too few blocks",
-    "busy": "{steal:?other guests of this machine's host took {steal} of the CPU time}{programs:?other work kept this machine busy}",
+    "busy": "{steal:?other virtual machines on its host took {steal} of the CPU time}{programs:?other work kept this machine busy}",
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
@@ -204,7 +204,7 @@ CERTAINTY: Texts = {
 }
 DOUBTS: Mapping[Diagnostic, str] = {
     Diagnostic.DISTURBED: "void trials in every block",
-    Diagnostic.BUSY_MACHINE: "{steal:?other guests of this machine's host, which took {steal} of the CPU time}"
+    Diagnostic.BUSY_MACHINE: "{steal:?other virtual machines on its host, which took {steal} of the CPU time}"
     "{programs:?other work on this machine}",
     Diagnostic.AA_EXCLUDES_ONE: "two measurements of the same path that differ",
     Diagnostic.CONTROL_MISSED: "a control that missed a known effect",
@@ -222,7 +222,7 @@ MEANINGS: Mapping[Diagnostic, str] = {
     Diagnostic.UNEVEN_CPUS: (
         "the CPU time of the same work varied{scatter:? by ±{scatter}} between trials, which widens all intervals"
         "{speed:?; the speed of its CPUs, timed at both ends of each trial, varied by ±{speed}}"
-        "{guess:?; other guests of the host or the clock frequency may be the cause}"
+        "{guess:?; other virtual machines on its host or the clock frequency may be the cause}"
     ),
     Diagnostic.WIDE_INTERVAL: "wider than requested; more trials would narrow it",
     Diagnostic.FEW_BLOCKS: "measured fewer than {few_blocks} times, so intervals may be too narrow",
