@@ -242,7 +242,7 @@ QUESTION = "Can this machine give answers?"
 CAUSES: Texts = {
     Obstacle.PROGRAMS: "{programs} used {use:.1f} of {cpus:of CPU}",
     Obstacle.UNSEEN: "unnamed programs used {others:.1f} of {cpus:of CPU}",
-    Obstacle.STEAL: "other virtual machines on its host took {steal:share} of its CPU time",
+    Obstacle.STEAL: "other virtual machines took {steal:share} of its CPU time",
     Obstacle.SPEED: "its speed varied by {scatter:share}",
     Obstacle.UNKNOWN: "other programs cannot be seen",
 }

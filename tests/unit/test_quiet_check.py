@@ -55,7 +55,7 @@ def test_a_quiet_machine_is_called_quiet_and_nothing_is_to_be_done() -> None:
         (BUSY, Obstacle.PROGRAMS, "cargo (pid 4711) and rustc (pid 4720), which use 1.2 of 2 CPUs"),
         (replace(QUIET, programs=(CARGO,)), Obstacle.PROGRAMS, "cargo (pid 4711), which uses 0.9 of 2 CPUs"),
         (replace(QUIET, busy_cpus=1.4), Obstacle.UNSEEN, "1.3 of 2 CPUs"),
-        (replace(QUIET, steal_share=0.1), Obstacle.STEAL, "other virtual machines"),
+        (replace(QUIET, steal_share=0.1), Obstacle.STEAL, "no other virtual machine"),
         (replace(QUIET, pieces_ns=UNEVEN), Obstacle.SPEED, "--full"),
         (replace(QUIET, pieces_ns=UNEVEN, governor="powersave"), Obstacle.SPEED, "from powersave to performance"),
         (replace(QUIET, pieces_ns=UNEVEN, governor="performance"), Obstacle.SPEED, "--full"),

@@ -8,7 +8,6 @@ TEXTS: Texts = {
     "difference": "compared with {baseline}, {subject} makes {estimate:fewer} {units}/s",
     "difference, next": "{subject} {estimate:fewer}",
     "cpu": "per {unit}, {subject} costs {bound:?at least }{stated:more} CPU",
-    "unresolved": "too close to call in throughput: {subject} against {baseline}",
     # One path under two names: what this machine can tell apart.
     "equal": "no difference larger than the noise, {noise_floor:floor}, was found between two equal runs of {subject}",
     "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:floor}",
