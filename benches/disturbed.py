@@ -10,10 +10,8 @@ DIRECTORY from an earlier call are reused. Nothing else may run.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,10 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sessions import report_of  # beside this file
+
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width
 
-HOWFAR = Path(sys.executable).with_name("howfar")
 PERIOD_S = 10.0
 BUSY_S = 3.0
 MAX_S = 1200.0
@@ -57,15 +56,11 @@ def loops(count: int, seed: int) -> Iterator[None]:
 
 
 def run(file: Path, plan: str, seed: int, more: list[str]) -> dict[str, Any]:
-    """The report of one run, which is made unless its file exists. Exits if the run fails."""
-    if not file.exists():
-        began = time.monotonic()
-        command = [str(HOWFAR), "run", plan, "--quick", "--seed", str(seed), "--out", str(file), *more]
-        if code := subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            sys.exit(code)
+    """The report of one run. How long it took to make is noted beside its file."""
+    is_new, began = not file.exists(), time.monotonic()
+    report = report_of(file, plan, seed, more, quietly=True)
+    if is_new:
         file.with_suffix(".minutes").write_text(f"{(time.monotonic() - began) / 60:.1f}")
-    shown = subprocess.run([HOWFAR, "report", file, "--json"], capture_output=True, check=True)
-    report: dict[str, Any] = json.loads(shown.stdout)
     return report
 
 

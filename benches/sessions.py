@@ -26,11 +26,11 @@ HOWFAR = Path(sys.executable).with_name("howfar")
 ARM = "remote"
 
 
-def session(file: Path, seed: int, budget: str, more: list[str]) -> dict[str, Any]:
-    """The report of one run, which is made unless its file exists. Exits if the run fails."""
+def report_of(file: Path, plan: str, seed: int, more: list[str], *, quietly: bool = False) -> dict[str, Any]:
+    """The report of one quick run, which is made unless its file exists. Exits if the run fails. `quietly`: without what it prints."""
     if not file.exists():
-        command = [str(HOWFAR), "run", "paths", "--quick", "--path", f"socket,{ARM}", "--time-budget", budget]
-        if code := subprocess.run([*command, "--seed", str(seed), "--out", str(file), *more]).returncode:
+        command = [str(HOWFAR), "run", plan, "--quick", "--seed", str(seed), "--out", str(file), *more]
+        if code := subprocess.run(command, stdout=subprocess.DEVNULL if quietly else None).returncode:
             sys.exit(code)
     shown = subprocess.run([HOWFAR, "report", file, "--json"], capture_output=True, check=True)
     report: dict[str, Any] = json.loads(shown.stdout)
@@ -70,7 +70,8 @@ def main() -> None:
     ratios, effects, void, links = [], [], [], []
     for number in range(1, options.sessions + 1):
         file = folder / f"{number}.howfar"
-        report = session(file, number, options.budget, [word for word in more if word != "--"])
+        run_options = ["--path", f"socket,{ARM}", "--time-budget", options.budget]
+        report = report_of(file, "paths", number, [*run_options, *(word for word in more if word != "--")])
         ratio = next((cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM), None)
         if ratio is not None:
             ratios.append(ratio)

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean, pvariance
 from threading import Event
 
 from howfar.analysis.diagnostics import MAX_CPU_SCATTER, MAX_STEAL_SHARE, is_much_by_others
@@ -30,6 +29,7 @@ from howfar.report import document as blocks
 from howfar.report.document import AdviceBlock, Document, what_to_do
 from howfar.stats.estimate import Described
 from howfar.stats.intervals import t_quantile
+from howfar.stats.trials import speed_scatter
 from howfar.units import counted
 
 MAX_S = 3.0
@@ -39,8 +39,6 @@ PLAN = "paths"
 OWN_SCATTER = 0.02
 """Relative standard deviation of a trial from other causes than the speed of the CPUs, at least. With it, a quick run on a quiet
 machine has ±2.6 %; those of `paths` had ±3 to ±5 %."""
-MIN_PIECES = 5
-"""Minimum number of pieces of work on a CPU that show the scatter of its speed."""
 _PAUSE_PER_WORK = 9
 """Pause after a round of pieces, relative to their CPU time: the check uses a tenth of a CPU."""
 _MIN_PAUSE_S = 0.02
@@ -200,12 +198,6 @@ def judge(readings: QuietReadings) -> QuietCheck:
         full=None if scatter is None else expect_run(scatter, quick=False),
         governor=readings.governor,
     )
-
-
-def speed_scatter(pieces_ns: Mapping[int, Sequence[int]]) -> float | None:
-    """Relative standard deviation of the CPU time of a piece, over CPUs that may differ in speed. None: too few pieces."""
-    variances = [pvariance(pieces) / fmean(pieces) ** 2 for pieces in pieces_ns.values() if len(pieces) >= MIN_PIECES]
-    return math.sqrt(fmean(variances)) if variances else None
 
 
 def expect_run(scatter: float, *, quick: bool) -> ExpectedRun:

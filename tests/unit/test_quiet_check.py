@@ -25,13 +25,12 @@ from howfar.quiet_check import (
     QuietReadings,
     expect_run,
     judge,
-    speed_scatter,
     time_pieces,
 )
 from howfar.report.html import render as render_page
 from howfar.report.terminal import render
 from howfar.stats.intervals import judge_ratio
-from howfar.stats.trials import trial_table
+from howfar.stats.trials import speed_scatter, trial_table
 from howfar.store.run_file import read_run
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded"

@@ -13,8 +13,8 @@ from statistics import median
 from pydantic import Field
 
 from howfar.analysis import advice_texts as texts
-from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, threads_of
-from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, Machine, is_machine_busy
+from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, max_connections
+from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, describe_machine, is_machine_busy
 from howfar.analysis.disturbance import Disturbance
 from howfar.analysis.link_facts import link_facts
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
@@ -35,7 +35,7 @@ from howfar.stats.intervals import (
     mean_interval,
 )
 from howfar.stats.resample import figure_text
-from howfar.stats.trials import TrialTable, group_by_other_factors, others_cpus, singular
+from howfar.stats.trials import TrialTable, group_by_other_factors, singular
 from howfar.store.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5
@@ -116,10 +116,7 @@ class _RunContext:
     @property
     def is_busy(self) -> bool:
         """Whether other programs used the CPUs, so that work that needs CPU time took longer."""
-        run = self.table.run
-        loads = [trial.load for trial in run.trials if trial.load is not None]
-        machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials))
-        return is_machine_busy(loads, machine, max((threads_of(arm) for arm in run.info.arms), default=1))
+        return is_machine_busy(describe_machine(self.table), max_connections(self.table.run))
 
     @property
     def duplicate(self) -> CellSummary | None:

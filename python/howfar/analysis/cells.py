@@ -415,6 +415,11 @@ def threads_of(arm: Arm) -> int:
     return numeric_level(arm.factors, "threads") or 1
 
 
+def max_connections(run: Run) -> int:
+    """Number of connections of the arm that has most."""
+    return max(map(threads_of, run.info.arms), default=1)
+
+
 def _cpu_per_query(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
     def mean_of_role(role: str) -> Estimate | None:
         values = [value for trial in trials if (value := table.role_cpu_us(trial, role)) is not None]

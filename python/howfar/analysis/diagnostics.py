@@ -12,8 +12,8 @@ from howfar.analysis.link_facts import LinkFacts
 from howfar.plan.factors import has_fault
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
-from howfar.stats.trials import FigureReader, TrialTable
-from howfar.store.records import MachineLoad, Measured, Trial
+from howfar.stats.trials import FigureReader, TrialTable, others_cpus, pieces_ns, speed_scatter
+from howfar.store.records import MachineLoad, Measured
 
 FEW_BLOCKS = 8
 """Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
@@ -79,13 +79,32 @@ class Spread(Part):
 
 @dataclass(frozen=True)
 class Machine:
-    """Load of the machine. None: unknown."""
+    """The machine during a run. None: unknown."""
 
     cpus: int | None
     others_cpus: float | None
     """CPUs that others used, median over trials."""
-    cpu_scatter: float | None = None
-    steal_share: float | None = None
+    loads: tuple[MachineLoad, ...]
+    cpu_scatter: float | None
+    speed_scatter: float | None
+
+    @property
+    def steal_share(self) -> float | None:
+        """Share of the CPU time that the hypervisor gave to other guests, in the median trial. None: not reported by this kernel."""
+        shares = [load.steal_share for load in self.loads if load.steal_share is not None]
+        return median(shares) if shares else None
+
+
+def describe_machine(table: TrialTable) -> Machine:
+    """The machine during the trials of a run."""
+    trials = table.run.trials
+    return Machine(
+        cpus=table.run.info.environment.cpu_count,
+        others_cpus=others_cpus(trials),
+        loads=tuple(trial.load for trial in trials if trial.load is not None),
+        cpu_scatter=cpu_scatter(table),
+        speed_scatter=speed_scatter(pieces_ns(trials)),
+    )
 
 
 def is_much_by_others(others_cpus: float, cpus: int) -> bool:
@@ -93,15 +112,15 @@ def is_much_by_others(others_cpus: float, cpus: int) -> bool:
     return others_cpus > MAX_OTHER_PROGRAMS_SHARE * cpus
 
 
-def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
+def is_machine_busy(machine: Machine, connections: int) -> bool:
     """Whether other programs were at work in the median trial: by their CPU use, stolen time, or more runnable tasks than our own.
     In files that do not record the CPU use of other programs: by waits for a disk.
 
     CPU pressure is reported but not judged here: our own client and server on the same CPU cause just as much of it.
     """
+    loads = machine.loads
     if not loads:
         return False
-    stolen = steal_share(loads) or 0.0
     io_share = median(load.psi_io_some_share or 0.0 for load in loads)
     load_average = median(load.load_average_1m for load in loads)
     # For each connection at most client, server and two forwarders are runnable; in addition, one link thread for each direction.
@@ -111,13 +130,7 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
         others_active = others_active or is_much_by_others(machine.others_cpus, cpus)
     elif all(load.busy_cpus is None for load in loads):
         others_active = others_active or io_share >= MAX_IO_PRESSURE_SHARE
-    return stolen >= MAX_STEAL_SHARE or others_active
-
-
-def steal_share(loads: Sequence[MachineLoad]) -> float | None:
-    """Share of the CPU time that the hypervisor gave to other guests, in the median trial. None: not reported by this kernel."""
-    shares = [load.steal_share for load in loads if load.steal_share is not None]
-    return median(shares) if shares else None
+    return (machine.steal_share or 0.0) >= MAX_STEAL_SHARE or others_active
 
 
 def is_client_limited(trials: Sequence[Measured]) -> bool:
@@ -176,7 +189,6 @@ def arm_warnings(
 def session_warnings(
     repeat_ratios: Sequence[Estimate],
     control_missed: bool,
-    loads: Sequence[MachineLoad],
     machine: Machine,
     connections: int,
 ) -> list[Diagnostic]:
@@ -187,7 +199,7 @@ def session_warnings(
         warnings.append(Diagnostic.AA_EXCLUDES_ONE)
     if control_missed:
         warnings.append(Diagnostic.CONTROL_MISSED)
-    if is_machine_busy(loads, machine, connections):
+    if is_machine_busy(machine, connections):
         warnings.append(Diagnostic.BUSY_MACHINE)
     if (machine.cpu_scatter or 0.0) >= MAX_CPU_SCATTER:
         warnings.append(Diagnostic.UNEVEN_CPUS)
@@ -216,11 +228,3 @@ def cpu_scatter(table: TrialTable) -> float | None:
         if len(costs) >= MIN_BLOCKS:
             scatters.append(stdev(costs) / fmean(costs))
     return median(scatters) if scatters else None
-
-
-def speed_scatter(trials: Sequence[Trial]) -> float | None:
-    """Relative standard deviation, between trials, of the speed of the CPUs: of the CPU time of a fixed piece of work at both ends of
-    a trial, over all CPUs. None: too few trials, or not recorded."""
-    speeds = [speed for trial in trials if (speed := trial.receipt.speed) is not None]
-    means = [fmean([*speed.before_ns.values(), *speed.after_ns.values()]) for speed in speeds]
-    return stdev(means) / fmean(means) if len(means) >= MIN_BLOCKS else None

@@ -19,7 +19,7 @@ from howfar.analysis import causes
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise, advise_full_plan, advise_on_run, one_of_each_kind
 from howfar.analysis.answer import Answer, not_yet, sentence
-from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
+from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, max_connections
 from howfar.analysis.confirmation import (
     confirmations,
     mark_refuted_limits,
@@ -34,10 +34,8 @@ from howfar.analysis.diagnostics import (
     Machine,
     Spread,
     baseline_spread,
-    cpu_scatter,
+    describe_machine,
     session_warnings,
-    speed_scatter,
-    steal_share,
 )
 from howfar.analysis.disturbance import Disturbance, UnusedTrials, find_disturbance, find_unused
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
@@ -58,7 +56,7 @@ from howfar.slices import collect
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, half_width, simultaneous
 from howfar.stats.resample import analyse_with_intervals
-from howfar.stats.trials import TrialTable, is_good, others_cpus, others_cpus_in_trial, trial_table
+from howfar.stats.trials import TrialTable, is_good, others_cpus_in_trial, trial_table
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -236,7 +234,8 @@ class Summary(Part):
     cpu_scatter: float | None = None
     """Relative standard deviation, from trial to trial, of the CPU time of an operation, in the median cell. None: too few trials."""
     speed_scatter: float | None = None
-    """The same of the CPU time of a fixed piece of work at both ends of a trial. None: too few trials, or not recorded."""
+    """Relative standard deviation of the CPU time of the same piece of work on the same CPU, at both ends of each trial. None: too few
+    trials, or not recorded."""
     answer: Answer
     verdict: str
     """The answer's sentence, for programs that read older reports."""
@@ -368,8 +367,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids, repeated = sum(map(ends_attempt, plan_run.trials)), sum(map(is_repeated, plan_run.trials))
     undisturbed = [trial for trial in measured.trials if not is_repeated(trial) and trial.number not in disturbed]
-    steal = steal_share([trial.load for trial in run.trials if trial.load is not None])
-    machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table), steal)
+    machine = describe_machine(table)
     disturbance = find_disturbance(
         table, floors, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table
     )
@@ -415,7 +413,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
         cpu_scatter=machine.cpu_scatter,
-        speed_scatter=speed_scatter(run.trials),
+        speed_scatter=machine.speed_scatter,
         steal_share=machine.steal_share,
         answer=answer,
         verdict=answer.sentence,
@@ -658,7 +656,5 @@ def _session_warnings(
     )
     adjusted_ratios = [simultaneous(ratio, len(repeat_ratios)) for ratio in repeat_ratios]
     missed = any(control.recovered is False and not control.is_same for control in run_controls)
-    loads = [trial.load for trial in run.trials if trial.load is not None]
-    threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     warnings = [Diagnostic.DISTURBED] if disturbed else []
-    return warnings + session_warnings(adjusted_ratios, missed, loads, machine, threads)
+    return warnings + session_warnings(adjusted_ratios, missed, machine, max_connections(run))

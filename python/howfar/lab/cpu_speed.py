@@ -19,7 +19,7 @@ _REPEATS = 10
 
 
 def time_piece(cpu: int) -> int | None:
-    """Do the piece of work on a CPU, about 1.5 ms. Returns its CPU time in ns, None if this CPU cannot be used. The calling thread
+    """Do the piece of work on a CPU, about 2 ms. Returns its CPU time in ns, None if this CPU cannot be used. The calling thread
     stays on the CPU."""
     with suppress(OSError):
         os.sched_setaffinity(0, {cpu})  # 0 is the calling thread

@@ -16,7 +16,7 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import SpeedReceipt, TrialReceipt
 from howfar.contract.server_receipt import SessionReceipt
-from howfar.contract.violation import Violation, join_sentences, violation
+from howfar.contract.violation import MAX_TEXT_CHARS, Violation, join_sentences, violation
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.other_programs import OtherPrograms, Programs, ProgramsInTrial
@@ -37,9 +37,6 @@ from howfar.store.records import (
     Window,
 )
 from howfar.testbed import Testbed, TrialEnvironment, WindowWatch
-
-MAX_REASON_CHARS = 500
-"""Maximum length of a void trial's reason: enough for a message, too little for a log."""
 
 
 class Watch(Protocol):
@@ -167,7 +164,7 @@ def run_trial(
         results.note_other_programs(in_trial)
     if speed_before_ns and results.speed_after_ns:
         results.receipt.speed = SpeedReceipt(before_ns=speed_before_ns, after_ns=results.speed_after_ns)
-    void_reason = join_sentences(results.violations)[:MAX_REASON_CHARS] or None
+    void_reason = join_sentences(results.violations)[:MAX_TEXT_CHARS] or None
     return Trial(
         number=number,
         block=slot.block,

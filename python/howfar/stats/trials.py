@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 from typing import Any, TypeVar
 
 from howfar.contract.receipt_messages import Histogram
@@ -242,6 +244,27 @@ def others_cpus(trials: Sequence[Trial]) -> float | None:
     """Median over trials of the CPUs that other processes used, see `others_cpus_in_trial`. None if no trial reports it."""
     known = [others for trial in trials if (others := others_cpus_in_trial(trial)) is not None]
     return median(known) if known else None
+
+
+MIN_PIECES = 5
+"""Minimum number of pieces of work on a CPU that show the scatter of its speed."""
+
+
+def speed_scatter(pieces_ns: Mapping[int, Sequence[int]]) -> float | None:
+    """Relative standard deviation of the CPU time of a fixed piece of work on the same CPU, over CPUs that may differ in speed. None:
+    too few pieces."""
+    variances = [pvariance(pieces) / fmean(pieces) ** 2 for pieces in pieces_ns.values() if len(pieces) >= MIN_PIECES]
+    return math.sqrt(fmean(variances)) if variances else None
+
+
+def pieces_ns(trials: Sequence[Trial]) -> dict[int, list[int]]:
+    """CPU times of the pieces at both ends of trials, by CPU."""
+    by_cpu: dict[int, list[int]] = defaultdict(list)
+    for trial in trials:
+        if (speed := trial.receipt.speed) is not None:
+            for cpu, piece_ns in (*speed.before_ns.items(), *speed.after_ns.items()):
+                by_cpu[cpu].append(piece_ns)
+    return by_cpu
 
 
 def other_factors(factors: Mapping[str, Level], *excluded: str) -> OtherFactors:
