@@ -1,6 +1,6 @@
 //! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte on arrival. Only one burst is
 //! in flight at a time, so that no socket buffer can be too small.
-#![allow(unsafe_code)] // One socket option without a safe wrapper.
+#![allow(unsafe_code)] // Two socket options without a safe wrapper.
 
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
@@ -94,4 +94,30 @@ fn set_segment_length(socket: &UdpSocket, length: i32) {
         )
     };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Check, where packet sockets are permitted, that they have the option with which frames carry a header of their own. Every kernel
+/// has it, but a user-mode emulator refuses all options of packet sockets as unknown.
+pub(crate) fn check_packet_sockets() -> Result<(), std::io::Error> {
+    use std::os::fd::AsRawFd;
+    let packet = rustix::net::AddressFamily::PACKET;
+    let Ok(socket) = rustix::net::socket(packet, rustix::net::SocketType::RAW, None) else {
+        return Ok(());
+    };
+    let on = 1_i32;
+    // SAFETY: the value is a local int whose length is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_VNET_HDR,
+            std::ptr::from_ref(&on).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    let error = std::io::Error::last_os_error();
+    if result != 0 && error.raw_os_error() == Some(libc::ENOPROTOOPT) {
+        return Err(error);
+    }
+    Ok(())
 }
