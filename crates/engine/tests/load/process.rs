@@ -16,6 +16,11 @@ pub(crate) fn job(path: &str) -> Value {
     })
 }
 
+/// Whether an emulator runs the tests, in which everything takes ten to thirty times longer.
+pub(crate) fn is_emulated() -> bool {
+    std::env::var_os("HOWFAR_EMULATED").is_some()
+}
+
 /// Run `howfar-engine load` with this input; returns its exit code and its events.
 pub(crate) fn run_load(input: &str) -> (Option<i32>, Vec<Value>) {
     run_engine("load", input)
