@@ -86,7 +86,7 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
         "Poor, because of other work on this machine; everything was measured 8 times, once in each block; "
     )
     doubted = with_doubt(disturbed)
-    assert doubted.answer.sentence == doubted.verdict == f"Probably: c{SUMMARY.answer.sentence[1:]}", (
+    assert doubted.answer.sentence == doubted.verdict == f"Uncertain: c{SUMMARY.answer.sentence[1:]}", (
         "an answer is not firmer than its certainty"
     )
     assert certainty(SUMMARY.model_copy(update={"target_half_width": 0.001})).startswith("Fair: everything was ")
@@ -130,6 +130,6 @@ def test_a_doubt_does_not_make_the_answer_longer_than_it_may_be() -> None:
     answer = SUMMARY.answer.model_copy(update={"sentence": long})
     long_summary = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,), "answer": answer})
     doubted = with_doubt(long_summary).answer.sentence
-    assert len(long.split()) <= MAX_WORDS < len(f"Probably: {long}".split())
+    assert len(long.split()) <= MAX_WORDS < len(f"Uncertain: {long}".split())
     is_short(doubted)
-    assert doubted.startswith("Probably: a long path; another") and doubted.endswith("words.")
+    assert doubted.startswith("Uncertain: a long path; another") and doubted.endswith("words.")

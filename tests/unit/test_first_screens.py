@@ -38,7 +38,7 @@ from howfar.store.run_file import read_run
 from howfar.units import spoken_span
 
 FACTORS_OF_SPEED = re.compile(r"(?:times|%) (?:slower|faster)")
-DOUBTS = tuple(CERTAINTY[name].capitalize() for name in ("probably", "observed"))
+DOUBTS = tuple(CERTAINTY[name].capitalize() for name in ("uncertain", "observed"))
 
 
 @cache

@@ -106,7 +106,7 @@ def _is_disturbed(summary: Summary) -> bool:
 
 
 def with_doubt(summary: Summary, is_about_ratios: bool = True) -> Summary:
-    """The summary, whose answer begins with a doubt if its certainty is poor: `Probably: remote makes fewer queries/s.`"""
+    """The summary, whose answer begins with a doubt if its certainty is poor: `Uncertain: remote makes fewer queries/s.`"""
     if summary.answer.is_missing or not summary.good_trials or not any(map(_is_claim, summary.answer.findings)):
         return summary
     if not _is_poor(summary, _width(summary, is_about_ratios)):
@@ -130,7 +130,7 @@ def _counts(summary: Summary) -> list[int]:
 def _doubtful_sentence(summary: Summary) -> str:
     """The answer with a doubt before it. Clauses that then exceed `MAX_WORDS` are left out."""
     answer = summary.answer
-    doubt = CERTAINTY["observed" if has_only_faults(summary) else "probably"]
+    doubt = CERTAINTY["observed" if has_only_faults(summary) else "uncertain"]
     clauses = f"{doubt} {_continued(answer.sentence)}".split("; ")
     while len(clauses) > 1 and len("; ".join(clauses).split()) > MAX_WORDS:
         clauses.pop()

@@ -164,7 +164,7 @@ SCREEN: Texts = {
 
 CERTAINTY: Texts = {
     # Before an answer of poor certainty.
-    "probably": "probably:",
+    "uncertain": "uncertain:",
     "observed": "in this run,",
     # Without an answer.
     "missing": "Not yet: too few measurements for intervals",

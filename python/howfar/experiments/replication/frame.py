@@ -9,7 +9,7 @@ from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.replication.analysis import point_at, round_trip_sentences
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
-from howfar.experiments.replication.crash.analysis import max_loss_share
+from howfar.experiments.replication.crash.analysis import joined, max_loss_share
 from howfar.experiments.replication.crash.texts import FAULT_TEXTS
 from howfar.experiments.replication.factors import DURABILITY, REPLICATION, SEMI_SYNC
 from howfar.experiments.replication.texts import TEXTS
@@ -173,8 +173,10 @@ def mode_verdicts(findings: ReplicationFindings, summary: Summary, tables: Seque
 
 
 def cards(summary: Summary) -> tuple[Card, ...]:
-    """A card per mode at one distance, with both sides of the trade-off."""
+    """A card per mode at one distance, with both sides of the trade-off. None for a run about joining nodes, which chooses no mode."""
     findings = summary.require_findings(ReplicationFindings)
+    if findings.crash is not None and joined(findings.crash.losses):
+        return ()
     return tuple(_card(row, findings.cost is None) for row in quoted_rows(findings.trade))
 
 

@@ -34,7 +34,7 @@ from howfar.experiments.replication.arms import (
     with_mode,
 )
 from howfar.experiments.replication.crash import report as crash_report
-from howfar.experiments.replication.crash.analysis import CrashLoss
+from howfar.experiments.replication.crash.analysis import CrashLoss, joined
 from howfar.experiments.replication.factors import CLUSTERS, SEMI_SYNC
 from howfar.experiments.replication.fallback import report as fallback_report
 from howfar.experiments.replication.frame import (
@@ -80,6 +80,7 @@ def replication_advice(findings: ReplicationFindings, kind: str) -> tuple[Advice
         _more_connections_advice(findings.cost),
         _monitoring_advice(findings, kind),
         _second_replica_advice(findings, kind),
+        _join_advice(findings),
         _cluster_advice(findings),
     )
     return tuple(advice for advice in candidates if advice is not None)
@@ -201,6 +202,17 @@ def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice |
         id="second-replica",
         parameters=parameters,
     )
+
+
+def _join_advice(findings: ReplicationFindings) -> Advice | None:
+    """Advice to keep a node's data, where a node without joined more slowly."""
+    joins = {loss.fault: loss.back_s for loss in joined(findings.crash.losses if findings.crash else ()) if loss.back_s}
+    kept, lost = (joins.get(fault) for fault in ("member-restarts", "member-joins"))
+    if kept is None or lost is None or (kept.high or kept.value) >= (lost.low or lost.value):
+        return None
+    parameters: Parameters = {"with_data_s": kept.value, "without_data_s": lost.value}
+    because = fill(TEXTS["kept-data"], **parameters)
+    return Advice(action=TEXTS["keep-data"], because=because, id="keep-data", parameters=parameters)
 
 
 def _cluster_advice(findings: ReplicationFindings) -> Advice | None:

@@ -98,6 +98,8 @@ TEXTS: Texts = {
     "second-replica": "Let a commit wait for any one of two replicas, so that the loss of one of them stops no commit.",
     "stood-still": "With {mode} and {replicas:of replica}, nothing was acknowledged for {stall_s:table} s, until the missing "
     "replica was back.",
+    "keep-data": "Start a node that was away with its data: one without fetches everything.",
+    "kept-data": "A node was synchronized after {with_data_s:.3g} s with its data, and after {without_data_s:.3g} s without.",
     "cluster": "Rely on what the cluster has acknowledged; let the application repeat only what it has not.",
     "cluster-lost-none": "With {mode}, none of {commits:count} acknowledged commits was lost in {crashes:count} crashes.",
     # Evidence.

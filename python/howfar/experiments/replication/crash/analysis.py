@@ -328,7 +328,10 @@ def conclude(losses: Sequence[CrashLoss], shown: Mapping[str, Estimate]) -> tupl
 
 
 def explain(losses: Sequence[CrashLoss], answer: Finding) -> tuple[Finding, ...]:
-    """How old the earliest lost commit of the answer's mode was. Empty: the answer is not about such a mode's loss."""
+    """What a node that joins has to fetch, or how old the earliest lost commit of the answer's mode was. Empty: the answer is about
+    neither."""
+    if answer.id in FETCHED:
+        return tuple(_fetched(loss, loss.join) for loss in joined(losses) if loss.join and loss.fault in FETCHED)
     if answer.id != "lost":
         return ()
     ages = [
@@ -414,12 +417,31 @@ def _loss_finding(losses: Sequence[CrashLoss], shown: Estimate | None) -> Findin
     return _finding("lost", first, shown or first.lost_per_crash, fault=first.fault, crashes=first.crashes)
 
 
+FETCHED = {"member-restarts": "fetched-rest", "member-joins": "fetched-all"}
+"""Findings of what a node fetches, by the fault after which it joins."""
+
+
+def joined(losses: Sequence[CrashLoss]) -> list[CrashLoss]:
+    """Those in which a node joined within a minute."""
+    return [loss for loss in losses if loss.join is not None and loss.back_s is not None]
+
+
+def join_finding(loss: CrashLoss) -> Finding:
+    """How long a node took to join."""
+    return _finding(loss.fault, loss, loss.back_s)
+
+
+def _fetched(loss: CrashLoss, cost: JoinCost) -> Finding:
+    how = " or ".join(cost.how)
+    return _finding(FETCHED[loss.fault], loss, how=how, megabytes=cost.received_bytes.value / 1e6)
+
+
 def _join_findings(loss: CrashLoss) -> list[Finding]:
     """How long a node took to join, and what it cost meanwhile. Empty: none joined, or none within a minute."""
-    if loss.join is None or loss.back_s is None:
+    if not joined([loss]):
         return []
     slowed = loss.meanwhile is not None and loss.meanwhile.high is not None and loss.meanwhile.high < 1
-    return [_finding(loss.fault, loss, loss.back_s), *([_finding("meanwhile", loss, loss.meanwhile)] if slowed else [])]
+    return [join_finding(loss), *([_finding("meanwhile", loss, loss.meanwhile)] if slowed else [])]
 
 
 def _longest_stall(losses: Sequence[CrashLoss]) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.answer import sentences
+from howfar.analysis.answer import sentence, sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
@@ -18,6 +18,8 @@ from howfar.experiments.replication.crash.analysis import (
     CrashPoint,
     conclude,
     explain,
+    join_finding,
+    joined,
     lost_before_text,
     max_loss_share,
 )
@@ -35,7 +37,7 @@ from howfar.experiments.replication.frame import (
 from howfar.experiments.replication.trade import ReplicationFindings, quoted_rows
 from howfar.findings import Finding, capital, describe, fill, note
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, Rows, by_style, data, layer, legend
+from howfar.report.charts import PHONE, Drawable, Rows, by_style, data, layer, legend, stacked_bars
 from howfar.report.document import (
     Block,
     Bullets,
@@ -255,10 +257,12 @@ class Crash(Experiment):
         findings = summary.require_findings(ReplicationFindings)
         assert findings.crash is not None, "the experiment applies only to runs with crashes"
         crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
-        tables = trade_tables(findings, summary)
-        blocks = [*sections(crash), *mode_verdicts(findings, summary, tables[1:])]
-        proofs = [describe(proof, TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
-        return frame.document(summary, [dot_chart(crash), *tables[:1]], blocks, records(findings.crash), proofs)
+        tables, losses, joins = trade_tables(findings, summary), [dot_chart(crash)], joined(crash.losses)
+        proofs = [] if joins else [describe(proof, TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
+        main: list[Block] = [_join_chart(joins), join_table(joins)] if joins else [*losses, *tables[:1]]
+        below = sections(crash, losses if joins else ())
+        blocks = [*below, *mode_verdicts(findings, summary, tables[0 if joins else 1 :])]
+        return frame.document(summary, main, blocks, records(findings.crash), proofs)
 
 
 def without_predictions(crash: CrashFindings) -> CrashFindings:
@@ -268,12 +272,12 @@ def without_predictions(crash: CrashFindings) -> CrashFindings:
     )
 
 
-def sections(crash: CrashFindings) -> list[Block]:
-    """All sections except the chart of all losses."""
+def sections(crash: CrashFindings, charts: Sequence[Chart] = ()) -> list[Block]:
+    """All sections; the first has the chart of all losses, unless that is elsewhere."""
     losses = [loss for loss in crash.losses if loss.crashes]
     if not losses:
         return []
-    blocks: list[Block] = [Details(LOSSES, (Bullets(crash.sentences), loss_table(losses)), open=True)]
+    blocks: list[Block] = [Details(LOSSES, (Bullets(crash.sentences), *charts, loss_table(losses)), open=True)]
     if drawn := typical_crashes(losses):
         blocks.append(Details("One crash, moment by moment", (_moments_chart(drawn),), open=True))
     return [*blocks, Details("Why trust these losses?", (Bullets(evidence(losses)),), open=True)]
@@ -296,6 +300,34 @@ _JOIN_COLUMNS: Fields[CrashLoss] = {
     ),
 }
 """Columns for a node that joins."""
+
+
+def join_table(losses: Sequence[CrashLoss]) -> Table:
+    """What it costs when a node joins: a row for each way of joining."""
+    fields: Fields[CrashLoss] = {
+        Column("a node joins", left_aligned=True): lambda loss: fault_name(loss.fault),
+        "synchronized\nafter s": lambda loss: _estimate_cell(loss.back_s),
+        **_JOIN_COLUMNS,
+        "s without\na commit": lambda loss: _estimate_cell(loss.stall_s),
+        "commits/s\nmeanwhile": lambda loss: _estimate_cell(loss.meanwhile),
+    }
+    names = ("join-rows", "rate-meanwhile", "received")
+    return make_table("When a node joins", losses, fields, [note(TEXTS[name]) for name in names], main=True)
+
+
+def _join_chart(losses: Sequence[CrashLoss]) -> Chart:
+    bars: Rows = [
+        {"arm": fault_name(loss.fault), "part": "join", "value": loss.back_s.value} for loss in losses if loss.back_s
+    ]
+    title = sentence([join_finding(loss) for loss in losses], TEXTS).removesuffix(".")
+    return Chart("joins", title, note(TEXTS["joins-caption"]), partial(_draw_joins, bars), join_table(losses))
+
+
+def _draw_joins(bars: Rows, width: int) -> Drawable:
+    ends: Rows = [bar | {"text": f"{figures.number(bar['value'])} s"} for bar in bars]
+    colours = {"join": palette.PARTS[0]}
+    names = [bar["arm"] for bar in bars]
+    return stacked_bars(bars, names, colours, "s until synchronized", width, size=26, ends=ends, with_legend=False)
 
 
 def loss_table(losses: Sequence[CrashLoss]) -> Table:

@@ -90,6 +90,7 @@ TEXTS: Texts = {
     "isolated-writes": "a cut-off {subject} node acknowledged {writes:of commit} by itself",
     "member-joins": "a new {subject} node is fully synchronized after {estimate:table} s",
     "member-restarts": "a restarted {subject} node is fully synchronized after {estimate:table} s",
+    "member-joins, after member-restarts": "a new one after {estimate:table} s",
     "meanwhile": "while a node joins, clients make {estimate:fewer} commits",
     "lost": "a crash lost {estimate:count} acknowledged commits with {subject}",
     "lost, next": "{estimate:count} with {subject}",
@@ -102,6 +103,9 @@ TEXTS: Texts = {
     # Why commits are lost.
     "unprotected": "with {subject}, the primary acknowledges commits that no replica has; the earliest lost one was {age_ms:.3g} ms "
     "old",
+    # Why a node takes long to join.
+    "fetched-rest": "a restarted node fetches what it missed, {megabytes:.3g} MB by {how}",
+    "fetched-all": "a new node fetches all data, {megabytes:.3g} MB by {how}",
     # Details below the answer.
     "worst": "with {subject}, the worst crash lost {most:of commit}, when {fault}",
     "age": "with {subject}, when {fault}, the earliest lost commit had been acknowledged {age_ms:.3g} ms before the fault",
@@ -129,6 +133,10 @@ TEXTS: Texts = {
     "not-back": '"synchronized" excludes {trials:of trial} in which the member was not synchronized again within a minute',
     "received": '"MB": bytes received by the joining node from the start of its server until it was synchronized (kernel counters, '
     "all its links, including the load's writes); \"link busy\": the share of that time in which its donor's link was sending",
+    # The table and the chart of joins.
+    "join-rows": '"s without a commit": the longest time in which no client had a commit acknowledged; in square brackets, 95 % '
+    "intervals",
+    "joins-caption": "from the start of the node's server until it is synchronized; the mean of its joins",
     # Titles of the chart.
     "most-lost": "up to {most:n} acknowledged commits lost in one crash: {subject}, {fault}",
     "losses-axis": "acknowledged commits lost in one crash{phantoms:?; triangles: read by others, then lost}",
