@@ -70,7 +70,9 @@ SYSTEMS = [
     ("apt", {"ID": "debian", "VERSION_ID": "12", "PRETTY_NAME": "Debian 12"}, None),
     ("apt", {"ID": "debian", "PRETTY_NAME": "Debian sid"}, None),
     ("apt", {"ID": "debian", "VERSION_ID": "11", "PRETTY_NAME": "Debian 11"}, "Debian 11"),
-    ("apt", {"ID": "ubuntu", "VERSION_ID": "22.04", "PRETTY_NAME": "Ubuntu 22.04"}, "Ubuntu 22.04"),
+    ("apt", {"ID": "ubuntu", "VERSION_ID": "22.04", "PRETTY_NAME": "Ubuntu 22.04"}, None),
+    ("apt", {"ID": "ubuntu", "VERSION_ID": "20.04", "PRETTY_NAME": "Ubuntu 20.04"}, "Ubuntu 20.04"),
+    ("apt", {"ID": "mint", "VERSION_ID": "22", "PRETTY_NAME": "Mint 22"}, "Mint 22"),
     (
         "dnf",
         {"ID": "rhel", "VERSION_ID": "9.4", "PRETTY_NAME": "Red Hat Enterprise Linux 9.4"},
@@ -86,6 +88,13 @@ def test_only_what_was_tested_is_claimed(
 ) -> None:
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: release)
     assert untested_system(BY_NAME[manager]) == untested
+
+
+@pytest.mark.parametrize(("version", "ending"), [("22.04", "-10.6"), ("24.04", "")])
+def test_a_release_may_have_its_own_names(monkeypatch: pytest.MonkeyPatch, version: str, ending: str) -> None:
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "ubuntu", "VERSION_ID": version})
+    packages = plan_installation(of("lab"), BY_NAME["apt"]).packages
+    assert {f"mariadb-server-core{ending}", f"mariadb-client-core{ending}", "socat"} <= set(packages)
 
 
 @pytest.fixture

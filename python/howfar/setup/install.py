@@ -7,21 +7,20 @@ returns what `install_packages` would do.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
 from howfar.errors import LabError, MissingError
 from howfar.lab.servers.galera_programs import transfer_folder
-from howfar.setup.programs import RequiredProgram
+from howfar.setup.programs import RequiredProgram, name_here, system_release
 
 _FRESH_S = 600
 """Time for which apt's lists of packages count as fresh, so that consecutive installations fetch them only once."""
@@ -38,8 +37,8 @@ class PackageManager:
     refresh: tuple[str, ...] | None
     """Command that fetches the newest lists of packages; None if installing does that."""
     install: tuple[str, ...]
-    tested_on: tuple[str, int] | None = None
-    """ID and first VERSION_ID of the system on which the names of packages were tested."""
+    tested_on: Mapping[str, int] = field(default_factory=dict)
+    """The first VERSION_ID of each system on which the names of packages were tested, by its ID."""
 
 
 PACKAGE_MANAGERS = (
@@ -48,7 +47,7 @@ PACKAGE_MANAGERS = (
         "apt-get",
         ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update"),
         ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300", "install", "--no-remove", "--no-install-recommends"),
-        ("debian", 12),
+        {"debian": 12, "ubuntu": 22},
     ),
     PackageManager("dnf", "dnf", None, ("dnf", "-y", "install", "--setopt=install_weak_deps=False")),
     PackageManager("zypper", "zypper", None, ("zypper", "--non-interactive", "install", "--no-recommends")),
@@ -91,14 +90,12 @@ def package_manager() -> PackageManager:
 
 def untested_system(manager: PackageManager) -> str | None:
     """Return the name of this system if the package names were not tested on it, else None."""
-    try:
-        system = platform.freedesktop_os_release()
-    except OSError:
-        return "this system"
+    system = system_release()
     version = system.get("VERSION_ID", "").partition(".")[0]
-    name, first_version = manager.tested_on or ("", 0)
-    is_newer = not version.isdigit() or int(version) >= first_version  # testing and unstable have no number
-    return None if system.get("ID") == name and is_newer else system.get("PRETTY_NAME", "this system")
+    first_version = manager.tested_on.get(system.get("ID", ""))
+    # Debian's testing and unstable have no number.
+    is_tested = first_version is not None and (not version.isdigit() or int(version) >= first_version)
+    return None if is_tested else system.get("PRETTY_NAME", "this system")
 
 
 def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManager) -> Installation:
@@ -186,7 +183,7 @@ def fetch_transfer_scripts() -> None:
     """Fetch the scripts that copy data to a new Galera node. Debian ships them only in mariadb-server, which also contains a service:
     10 MB are fetched, and 0.1 MB is kept. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="howfar-galera-") as folder:
-        _run(("apt-get", "-q", "download", "mariadb-server"), folder)
+        _run(("apt-get", "-q", "download", name_here("mariadb-server")), folder)
         (package,) = Path(folder).glob("*.deb")
         _run(("dpkg-deb", "-x", str(package), folder))
         target_folder = transfer_folder()

@@ -4,6 +4,7 @@ are installed."""
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,10 +48,26 @@ class RequiredProgram:
 
     def package(self, manager: str) -> str | None:
         """The package that contains the program; None if no package is known."""
-        return self.packages.get(manager, self.packages.get("all"))
+        package = self.packages.get(manager, self.packages.get("all"))
+        return None if package is None else name_here(package)
 
     def units_of(self, manager: str) -> Sequence[str]:
         return self.units.get(manager, self.units.get("all", ()))
+
+
+def system_release() -> Mapping[str, str]:
+    """The fields of /etc/os-release. Empty: this system has none."""
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def name_here(package: str) -> str:
+    """The name of a package in this release of the system."""
+    release = system_release()
+    renamed: Mapping[str, str] = _table()["renamed"].get(f"{release.get('ID')} {release.get('VERSION_ID')}", {})
+    return renamed.get(package, package)
 
 
 @cache

@@ -65,7 +65,8 @@ KINDS: dict[str, ServerKind] = {
     "mariadb": _mysql_kind(
         "mariadb",
         mariadb.NAMES,
-        f"Install {mariadb.PACKAGE}, get a private one (`howfar servers get mariadb-11`), or name one with --server PATH.",
+        f"Install {mariadb.PACKAGE} (`howfar setup` does it), get a private one (`howfar servers get mariadb-11`), or name one with "
+        "--server PATH.",
     ),
     "mysql": _mysql_kind(
         "mysql", mysql.NAMES, "Get a private one (`howfar servers get mysql`), or name one with --server PATH."

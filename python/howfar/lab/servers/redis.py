@@ -116,9 +116,8 @@ class RedisDialect:
         return int(send_command(connection, "DBSIZE"))
 
     def other_clients(self, connection: LineConnection) -> tuple[str, ...]:
-        own_id = str(send_command(connection, "CLIENT", "ID"))
-        clients = (parse_pairs(line, " ", "=") for line in send_command(connection, "CLIENT", "LIST").splitlines())
-        return tuple(_client_address(client) for client in clients if client.get("id") != own_id)
+        _, others = _own_and_other_clients(connection)
+        return tuple(map(_client_address, others))
 
     def facts(self, connection: LineConnection) -> dict[str, str]:
         reply = send_command(connection, "CONFIG", "GET", "*")
@@ -144,11 +143,19 @@ class RedisDialect:
     def view(self, connection: LineConnection, settings: StoreSettings) -> SessionView:
         """The server's view of this session. The server does not report whether a session is encrypted, but to which port it is
         connected, and the TLS port accepts only TLS."""
-        client = parse_pairs(send_command(connection, "CLIENT", "INFO").strip(), " ", "=")
+        client, _ = _own_and_other_clients(connection)
         uses_tls = settings.tls is not None and client.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = connection.tls if uses_tls else (None, None)
         host, listener = _client_address(client), client.get("laddr", "")
         return SessionView(host=host, ssl_version=version, ssl_cipher=cipher, listener=listener)
+
+
+def _own_and_other_clients(connection: LineConnection) -> tuple[Mapping[str, str], list[Mapping[str, str]]]:
+    """What the server says of this session and of all others. Redis 6.0 has no CLIENT INFO, and no `laddr`."""
+    own_id = str(send_command(connection, "CLIENT", "ID"))
+    clients = [parse_pairs(line, " ", "=") for line in send_command(connection, "CLIENT", "LIST").splitlines()]
+    own = next((client for client in clients if client.get("id") == own_id), {})
+    return own, [client for client in clients if client is not own]
 
 
 def _client_address(client: Mapping[str, str]) -> str:
