@@ -22,7 +22,7 @@ T = TypeVar("T")
 DISTURBANCE_SIGNS = (
     "late on the emulated link by",
     "longer on average",
-    "RTT at rest was",
+    "unloaded RTT was",
     "before the run",
     "pages from files",
 )

@@ -593,7 +593,7 @@ _LINK = LinkFacts(requested_rtt_ns=None, rest_rtt_ns=None, goodput_share=None)
 
 
 def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[list[Trial], list[float]]:
-    """Trials whose RTT at rest varies, and ratios that follow it by `share` with other scatter added."""
+    """Trials whose unloaded RTT varies, and ratios that follow it by `share` with other scatter added."""
     chance = random.Random(3)
     (template, *_) = (trial for trial in synthetic_run(blocks=1, samples=10).trials if trial.measured is not None)
     trials, ratios = [], []

@@ -177,13 +177,16 @@ def bulk(text: str) -> bytes:
 
 
 def test_redis_says_how_it_sees_a_session(tmp_path: Path) -> None:
-    over_socket = bulk("id=3 addr=/w/s.sock:0 laddr=/w/s.sock:0 flags=U name=\n")
-    over_tcp = bulk("id=4 addr=10.77.0.1:44868 laddr=10.77.0.2:7000 flags=N\n")
-    redis = RedisDialect("redis")
-    with answering(tmp_path, over_socket, over_tcp, b"-NOPERM no\r\n", b"+half") as lines:
+    over_socket = "id=3 addr=/w/s.sock:0 laddr=/w/s.sock:0 flags=U name=\n"
+    over_tcp = "id=4 addr=10.77.0.1:44868 laddr=10.77.0.2:7000 flags=N\n"
+    old = "id=5 addr=10.77.0.1:44868 flags=N\n"  # Redis 6.0
+    redis, clients = RedisDialect("redis"), bulk(over_socket + over_tcp + old)
+    replies = (reply for own in (3, 4, 5) for reply in (b":%d\r\n" % own, clients))
+    with answering(tmp_path, *replies, b"-NOPERM no\r\n", b"+half") as lines:
         assert redis.view(lines, settings()).host == "localhost"
         seen = redis.view(lines, settings())
         assert (seen.host, seen.listener, seen.ssl_version) == ("10.77.0.1:44868", "10.77.0.2:7000", None)
+        assert redis.view(lines, settings()).listener == ""
         for _ in range(2):
             with pytest.raises(LabError):
                 send_command(lines, "PING")

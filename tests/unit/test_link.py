@@ -235,9 +235,9 @@ def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
 @pytest.mark.parametrize(
     ("rtt_ns", "measured_ns", "said"),
     [
-        (30_000, 53_700, "the RTT at rest is 53.7us, 79% longer than requested"),
+        (30_000, 53_700, "the unloaded RTT is 53.7us, 79% longer than requested"),
         (10_000_000, 10_030_000, None),
-        (100_000, 85_000, "the RTT at rest is 85us, 15% shorter than requested"),
+        (100_000, 85_000, "the unloaded RTT is 85us, 15% shorter than requested"),
         (0, 40_000, None),
     ],
 )

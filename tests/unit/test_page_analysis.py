@@ -79,7 +79,7 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
 
 @pytest.mark.parametrize("path", ["socket", "remote"])
 def test_without_the_emulators_cpu_a_page_alone_takes_as_long(path: str) -> None:
-    """The emulator's work for a lone page is part of the round trip at rest."""
+    """The emulator's work for a lone page is part of the unloaded round trip."""
     network = HEAVY.network("php", path, 10.0)
     freed = network.without_link_cpu()
     assert freed.cycle_s(1) == pytest.approx(network.cycle_s(1))

@@ -19,7 +19,7 @@ from howfar.store.records import Run
 SETUP = (
     "2 connections; client and server on different CPUs, which emulators and other programs "
     "may use too (placement isolated); "
-    "link 1gbit, RTT 0.2ms (measured 0.203ms at rest)"
+    "link 1gbit, RTT 0.2ms (measured 0.203ms unloaded)"
 )
 
 

@@ -27,7 +27,7 @@ LATE = (
 LONG = (
     "the link made each round trip 18us longer on average (allowed 8us, 2% of a round trip): the machine was too busy"
 )
-FAR = "replica1: the link's RTT at rest was 21ms, 20.9ms, asked 20ms"
+FAR = "replica1: the link's unloaded RTT was 21ms, 20.9ms, asked 20ms"
 PLAIN = "TLS was requested, and the server sees a plain session"
 
 

@@ -127,7 +127,7 @@ class CellSummary(Part):
     time_split_us: dict[str, float]
     """A transaction's mean time by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
     rest_rtt_ns: float | None
-    """The link's RTT measured at rest, median over trials. None if this path has no link, or if it was not measured."""
+    """The link's unloaded RTT, median over trials. None if this path has no link, or if it was not measured."""
     receipt: Annotated[TrialReceipt, PlainSerializer(TrialReceipt.as_json)]
     published: Published | None
     warnings: tuple[Diagnostic, ...]
@@ -437,7 +437,7 @@ class Scatter(Part):
     """Components of the scatter of a link arm's blocks, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
 
     The link is calibrated again in each block, so the calibration error differs between blocks. Its contribution follows from the
-    round trip that each trial measured at rest: if round trips are a share s of the cycle, a relative error e of the RTT becomes a
+    unloaded round trip that each trial measured: if round trips are a share s of the cycle, a relative error e of the RTT becomes a
     relative error s x e of the throughput.
     """
 
@@ -448,9 +448,9 @@ class Scatter(Part):
     other: float
     """Rest of `total`: total² = calibration² + other²."""
     rtt: float
-    """Relative standard deviation of the RTT at rest from block to block."""
+    """Relative standard deviation of the unloaded RTT from block to block."""
     rtt_off: float | None = None
-    """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None if unknown."""
+    """Relative difference of the mean unloaded RTT from the requested one: 0.01 is 1 % too long. None if unknown."""
     shift: float | None = None
     """Relative change of the figure due to `rtt_off`. Interval and controls refer to the link's actual RTT, not the requested one."""
     late: float | None = None

@@ -20,7 +20,7 @@ class LinkFacts:
 
     requested_rtt_ns: int | None
     rest_rtt_ns: float | None
-    """The RTT at rest: measured by ping-pong while nothing else was on the link; median over trials."""
+    """The unloaded RTT: measured by ping-pong while nothing else was on the link; median over trials."""
     goodput_share: float | None
     """Ratio of measured to expected bulk transfer, in the worse direction."""
     ping_rtt_ns: float | None = None
@@ -47,7 +47,7 @@ class LinkFacts:
 
     @property
     def emulated_rtt_ns(self) -> float | None:
-        """Expected RTT at rest of an emulated link. None for a real link, or for one without a delay."""
+        """Expected unloaded RTT of an emulated link. None for a real link, or for one without a delay."""
         return self.expected_rtt_ns if self.requested_rtt_ns and not self.is_real else None
 
     @property

@@ -6,8 +6,8 @@ ones leave:
 
 - CPU time of client, server and forwarder per transaction, measured. Only one of them at a time works on a transaction, so the cycle
   contains all of it, whatever N is.
-- round trips: their number x the RTT at rest.
-- acknowledgement: the round trips to another server for which a commit waits, at rest.
+- round trips: their number x the unloaded RTT.
+- acknowledgement: the round trips to another server for which a commit waits, without load.
 - bytes on the wire: a transaction's bytes at the link's rate, both directions, framing included. A large answer is processed while it
   crosses the link; the overlap with CPU time is not counted twice, because this part is cut to what is left. Of a real link only the
   rate of one connection is known: an upper bound.
@@ -211,7 +211,7 @@ def _client_queue_s(evidence: Evidence) -> float:
 
 
 def double_counted_share(evidence: Evidence, cycle: Cycle) -> float:
-    """The share of the cycle that may be counted twice: a ping at rest includes work of both kernels, which also counts as CPU
+    """The share of the cycle that may be counted twice: a ping without load includes work of both kernels, which also counts as CPU
     time."""
     hosts_us = (evidence.setting.hosts_rtt_s or 0.0) * evidence.round_trips * 1e6
     return min(hosts_us, part_us(cycle, *CPU_ROLES), part_us(cycle, ROUND_TRIPS)) / cycle.us

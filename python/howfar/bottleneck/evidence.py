@@ -38,13 +38,13 @@ class ArmSetting:
     client_cpus: tuple[int, ...]
     server_cpus: tuple[int, ...]
     rest_rtt_s: float | None
-    """RTT of the link, measured at rest. None: no link."""
+    """RTT of the link, measured without load. None: no link."""
     machine_cpus: int | None
     """Number of the machine's CPUs."""
     fsync_s: float | None
     """Median time to make one write durable on the data's file system."""
     acknowledgement_s: float | None = None
-    """Time of the round trips to another server for which a commit waits, at rest. None: no commit waits for one."""
+    """Time of the round trips to another server for which a commit waits, without load. None: no commit waits for one."""
     hosts_rtt_s: float | None = None
     """Part of a ping's time over the link that is due to the hosts, not to the requested delay. None: no link, or unknown."""
     unevenness: float = 1.0

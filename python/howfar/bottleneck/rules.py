@@ -279,7 +279,7 @@ def not_established(evidence: Evidence, cycle: Cycle) -> RuleFinding:
 
 
 MAX_WAIT_RATIO = 1.5
-"""Maximum ratio between the wait measured by the primary and the round trips at rest, up to which they count as the same wait."""
+"""Maximum ratio between the wait measured by the primary and the unloaded round trips, up to which they count as the same wait."""
 ERRORS_SHARE = 0.01
 """Share of failed transactions from which the figures describe a different workload."""
 

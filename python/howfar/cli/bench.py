@@ -503,7 +503,7 @@ def link(
 ) -> None:
     """Compare the RTTs and rates of emulated links with those requested.
 
-    Between the two hosts of a laboratory, this measures the RTT at rest, a bulk transfer, the emulator's CPU time, how late packets
+    Between the two hosts of a laboratory, this measures the unloaded RTT, a bulk transfer, the emulator's CPU time, how late packets
     leave, and unmodelled drops. With --against, the same is measured over the peer. A full grid takes a few minutes per run.
     """
     from howfar.bench.links.bench import LinksRequest, measure_links

@@ -64,7 +64,7 @@ def up_command(file: Path, as_json: bool) -> int:
 def show_command(source: str, as_json: bool) -> int:
     """Show the hosts (versions, CPUs, zones, interfaces, clocks) in FILE or in a Ray cluster, and measure each pair.
 
-    Round trip times are medians for one byte over TCP: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
+    Round trip times are medians for one byte over TCP: unloaded, with idle CPUs as they are, and with all CPUs awake. Goodput is
     measured for 5 s in each direction. What a host does not report is shown as unknown. Hosts that are not up are joined only for the
     duration of this command. `--json` adds minima, 99th percentiles, retransmissions and bounds.
     """
@@ -164,10 +164,10 @@ def _warn_of_shared_machines(host_facts: Mapping[str, HostFacts]) -> list[str]:
 
 
 def _warn_of_noise(distances: Sequence[LinkReceipt]) -> list[str]:
-    """A note if an RTT with awake CPUs is above the RTT at rest. Waking CPUs only adds time, so such a difference is noise."""
+    """A note if an RTT with awake CPUs is above the unloaded RTT. Waking CPUs only adds time, so such a difference is noise."""
     if not any(link.rtt_awake_ns is not None and (link.rtt_awake_ns.p50 or 0) > link.real_rtt_ns for link in distances):
         return []
-    return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
+    return ["Where the RTT awake is above the unloaded one, noise is larger than what waking costs."]
 
 
 def _host_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
@@ -261,7 +261,7 @@ def _rtt_rows(names: Sequence[str], distances: Sequence[LinkReceipt]) -> list[tu
             f"{format_duration_ns(link.real_rtt_ns)}{'' if awake_ns is None else f' / {format_duration_ns(awake_ns)}'}"
         )
 
-    return [("RTT at rest / awake", *names), *((row, *(cell(row, column) for column in names)) for row in names)]
+    return [("unloaded RTT / awake", *names), *((row, *(cell(row, column) for column in names)) for row in names)]
 
 
 def _distance_rows(distances: Sequence[LinkReceipt]) -> list[tuple[str, ...]]:

@@ -142,8 +142,8 @@ def script_violations(player: ScriptPlayer) -> tuple[Violation, ...]:
 
 
 def describe_link(link: Link) -> str:
-    """The link as text: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    spec, rtt_text = link.spec, f"{format_duration_ns(link.measured_rtt_ns)} at rest"
+    """The link as text: `link 1gbit, RTT 10ms (measured 10.01ms unloaded), queue 1.192MiB, jitter, loss`."""
+    spec, rtt_text = link.spec, f"{format_duration_ns(link.measured_rtt_ns)} unloaded"
     if link.backend == "none":
         return f"a bare cable, RTT measured {rtt_text}"
     transmission_ns = link.rest_rtt_ns(spec) - spec.rtt_ns

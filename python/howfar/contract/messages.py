@@ -826,7 +826,7 @@ class ReplayJob(Message):
 
 
 class RttJob(Message):
-    """Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest."""
+    """Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise idle."""
 
     job: Literal["rtt"] = "rtt"
     version: Literal[2] = 2

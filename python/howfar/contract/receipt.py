@@ -120,10 +120,10 @@ class LinkCalibration(ReceiptPart):
 
 @dataclass(frozen=True)
 class LatenessLimits:
-    """Bounds on how late packets may leave, and on the error of the RTT at rest."""
+    """Bounds on how late packets may leave, and on the error of the unloaded RTT."""
 
     strict_rtt: bool
-    """Whether the RTT at rest must be within `rtt_tolerance_ns`, or only within the larger `rtt_void_ns`, which makes a trial void."""
+    """Whether the unloaded RTT must be within `rtt_tolerance_ns`, or only within the larger `rtt_void_ns`: else the trial is void."""
     p999_ns: int
     p999_share: float
     """Bound on the lateness of all but one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
@@ -256,7 +256,7 @@ class LinkReceipt(ReceiptPart):
 
     @property
     def rest_rtt_ns(self) -> int | None:
-        """Median RTT at rest."""
+        """Median unloaded RTT."""
         return None if self.rtt_at_rest_ns is None else self.rtt_at_rest_ns.p50
 
     @property
@@ -265,13 +265,13 @@ class LinkReceipt(ReceiptPart):
         return None if self.requested is None else self.requested.rest_rtt_ns
 
     def violations(self, limits: LatenessLimits) -> tuple[Violation, ...]:
-        """Differences between an emulated link and the request. Without counters only the RTT at rest is checked."""
+        """Differences between an emulated link and the request. Without counters only the unloaded RTT is checked."""
         if self.counters is None or self.requested is None:
             return self.rtt_violations(limits)
         return (*self.rtt_violations(limits), *self.counters.violations(self.requested.rtt_ns or 0, limits))
 
     def rtt_violations(self, limits: LatenessLimits) -> tuple[Violation, ...]:
-        """The violation if the RTT at rest is not as requested. Real links and bare cables have no requested RTT."""
+        """The violation if the unloaded RTT is not as requested. Real links and bare cables have no requested RTT."""
         requested, measured_ns = self.requested, self.rest_rtt_ns
         if self.real or self.backend == "none" or requested is None or measured_ns is None:
             return ()

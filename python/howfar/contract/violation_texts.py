@@ -45,16 +45,23 @@ _LINK = (
     ),
     ViolationText(
         "link-rtt",
-        "the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration}",
-        "the link's RTT at rest was not as requested",
+        "the link's unloaded RTT was {measured_ns:duration}, requested {requested_ns:duration}",
+        "the link's unloaded RTT was not as requested",
         over_link=True,
+        older_sentences=("the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration}",),
     ),
     ViolationText(
         "link-rtt-with-transmission",
-        "the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration} and {transmission_ns:duration} "
+        "the link's unloaded RTT was {measured_ns:duration}, requested {requested_ns:duration} and {transmission_ns:duration} "
         "for the ping's own bytes at the rate",
-        "the link's RTT at rest was not as requested",
+        "the link's unloaded RTT was not as requested",
         over_link=True,
+        older_sentences=(
+            (
+                "the link's RTT at rest was {measured_ns:duration}, requested {requested_ns:duration} and "
+                "{transmission_ns:duration} for the ping's own bytes at the rate"
+            ),
+        ),
     ),
     ViolationText(
         "link-not-crossed",

@@ -139,7 +139,7 @@ class HostDistance:
     source: str
     target: str
     rtt: RttResult
-    """RTT at rest, with idle CPUs allowed to sleep as usual."""
+    """Unloaded RTT, with idle CPUs allowed to sleep as usual."""
     awake: RttResult | None
     """RTT with all CPUs of both hosts kept awake: the time of the network alone. None if the CPUs cannot be kept awake."""
     goodput: Mapping[str, GoodputResult]

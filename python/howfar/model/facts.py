@@ -67,7 +67,7 @@ class ArmFacts:
     segments_to_client: float | None
     segments_to_server: float | None
     rtt_s: float
-    """RTT at rest; 0: no link."""
+    """Unloaded RTT; 0: no link."""
     hosts_rtt_s: float
     """Part of a ping's time over the link that is spent in hosts and emulator (kernels, wake-ups), not in the requested delay."""
     session: Receipt | None

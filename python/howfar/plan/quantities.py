@@ -170,15 +170,15 @@ one."""
 
 
 def rtt_tolerance_ns(rtt_ns: float) -> float:
-    """Maximum difference between the RTT at rest and the requested one: the larger of the two limits."""
+    """Maximum difference between the unloaded RTT and the requested one: the larger of the two limits."""
     return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)
 
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that deviates by more than the larger of these makes a trial void. A smaller deviation (see `rtt_tolerance_ns`) is
+"""An unloaded RTT that deviates by more than the larger of these makes a trial void. A smaller deviation (see `rtt_tolerance_ns`) is
 accepted with a warning that shows the measured RTT: on a busy machine both ends take longer to wake up, on every path."""
 
 
 def rtt_void_ns(rtt_ns: float) -> float:
-    """Difference of the RTT at rest beyond which a trial is void: the larger of the two limits."""
+    """Difference of the unloaded RTT beyond which a trial is void: the larger of the two limits."""
     return max(RTT_VOID_NS, RTT_VOID_SHARE * rtt_ns)

@@ -207,7 +207,7 @@ def _links_text(summary: Summary, links: ServerLinks) -> str:
 
 
 def _measured_rtts(summary: Summary) -> str:
-    """RTTs measured at rest, from the shortest to the longest: `0.21ms to 0.23ms`. Empty: none was measured."""
+    """RTTs measured without load, from the shortest to the longest: `0.21ms to 0.23ms`. Empty: none was measured."""
     rtts_ns = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
     return " to ".join(dict.fromkeys(format_duration_ns(rtt) for rtt in (*rtts_ns[:1], *rtts_ns[-1:])))
 
@@ -559,7 +559,7 @@ def _distance_blocks(summary: Summary) -> list[Block]:
     fields: Fields[LinkReceipt] = {
         "from": lambda link: str(link.from_host),
         "to": lambda link: str(link.to_host),
-        "RTT at rest": lambda link: _rtt_text(link.rtt_ns),
+        "unloaded RTT": lambda link: _rtt_text(link.rtt_ns),
         "RTT awake": lambda link: _rtt_text(link.rtt_awake_ns),
         "goodput": lambda link: _goodput_text(link, "to_server"),
         "goodput back": lambda link: _goodput_text(link, "to_client"),

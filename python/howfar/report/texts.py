@@ -26,7 +26,7 @@ SETUP: Texts = {
     "link": "link {levels}",
     "no link": "no path over a link",
     "rtt": "RTT {rtts}",
-    "rtt measured": "RTT {rtts} (measured {measured} at rest)",
+    "rtt measured": "RTT {rtts} (measured {measured} unloaded)",
     "rtt not measured": "RTT {rtts} (not measured)",
     "server links": "{servers} over RTT {rtts}",
     "one link": "link {rtt:time}{rate:?, {rate:rate}}",
@@ -109,9 +109,9 @@ METHOD: Texts = {
     "varied not less": "did not vary less than",
     # The instrument.
     "emulator": "the link's emulator used at most {cpus}{machine:? of {machine}} CPUs ({arm})",
-    "scatter": "the link's RTT at rest varied from block to block by {rtt} (standard deviation), which alone would change the ratio "
+    "scatter": "the link's unloaded RTT varied from block to block by {rtt} (standard deviation), which alone would change the ratio "
     "of {arm} by {alone}; it changed by {total}",
-    "shift": "on average the RTT at rest was {rtt} {longer} than requested, which alone makes the figures of {arm} "
+    "shift": "on average the unloaded RTT was {rtt} {longer} than requested, which alone makes the figures of {arm} "
     "{shift} {lower}. Intervals and controls refer to the measured RTT and do not show this",
     "late": "stalls of the machine delayed packets on the link, which alone makes the figures of {arm} {late} lower; the same stalls "
     "slow the other paths too",
@@ -137,7 +137,7 @@ BLOCKS: Texts = {
     "ratios": "ratios are means over repetitions and may differ from the ratio of two rows",
     "published": "published: {sources}, on other machines and versions",
     # The network between hosts.
-    "hosts": "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. Zones: {zones}.",
+    "hosts": "Median round trip of one byte over TCP, unloaded and with all CPUs awake; goodput of one connection. Zones: {zones}.",
     # Every trial.
     "trials title": "Half of the trials are within {half:share} of the median of their cell, all within {most:share}",
     "trials axis": "Every trial relative to the median of its cell, in order of execution. ",

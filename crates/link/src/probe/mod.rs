@@ -39,7 +39,7 @@ pub(crate) enum Job {
         version: u32,
         host: String,
     },
-    /// Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest.
+    /// Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise idle.
     #[schemars(title = "RttJob")]
     Rtt {
         #[schemars(extend("const" = 2))]

@@ -53,7 +53,7 @@ class Run(Described):
     """One measurement of one link."""
 
     rtt_ms_p50: float
-    """RTT at rest, with the CPUs kept awake."""
+    """Unloaded RTT, with the CPUs kept awake."""
     rtt_ms_p99: float
     rtt_ms_min: float
     rtt_ms_p50_from_idle: float

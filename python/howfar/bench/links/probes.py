@@ -178,7 +178,7 @@ def _clocks(pid: int | None) -> tuple[int, int]:
 
 
 def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
-    """Measure the RTT, at rest with CPUs awake and from idle, then a bulk transfer."""
+    """Measure the RTT, without load with CPUs awake and from idle, then a bulk transfer."""
     watch, count = LoadWatch(), times.pings(point.rtt_ns)
     at_rest = ping(link, count, point.rtt_ns)
     from_idle = ping(link, min(count, _IDLE_PINGS), point.rtt_ns, keep_awake=False)

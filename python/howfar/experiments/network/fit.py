@@ -312,7 +312,7 @@ def bases_for_link(
     """Bases for `target`'s link, from the cells of the same curve on loopback: one for each number of connections, because the cost
     of a transaction depends on that number.
 
-    In every round trip, a single connection on loopback waits for kernels and wake-ups. The link's round trip at rest, measured by a
+    In every round trip, a single connection on loopback waits for kernels and wake-ups. The link's unloaded round trip, measured by a
     ping, includes the same waits. They are subtracted as far as the calibration measured them, so that they do not count twice.
 
     A host's packets to a link take a different path through the kernel than those to itself. So the CPU time of a transaction is

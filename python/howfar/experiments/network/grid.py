@@ -392,7 +392,7 @@ def _is_extrapolated(summary: Summary, worked: WhatIfWorked) -> bool:
 
 
 def _is_within(value: float, levels: Sequence[object], slack: float) -> bool:
-    """Whether a value is within the range of the levels, widened by the factor `slack`: a round trip measured at rest is a little
+    """Whether a value is within the range of the levels, widened by the factor `slack`: an unloaded round trip is a little
     longer than the requested one."""
     numbers = [float(level) for level in levels if isinstance(level, int | float)]
     return bool(numbers) and min(numbers) / slack <= value <= max(numbers) * slack

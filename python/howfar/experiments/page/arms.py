@@ -192,7 +192,7 @@ class ArmTrials:
 
     @cached_property
     def rest_rtt_s(self) -> float | None:
-        """The link's round-trip time, measured at rest. None without a link."""
+        """The link's round-trip time, measured without load. None without a link."""
         if self.machines == 1:
             return None
         link = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
@@ -295,7 +295,7 @@ class ArmTrials:
 
     @property
     def wire_s(self) -> float:
-        """Time of a page's round trips over the link at rest."""
+        """Time of a page's round trips over the link without load."""
         return (self.round_trips or 0.0) * (self.rest_rtt_s or 0.0)
 
     @property

@@ -161,7 +161,7 @@ class PageArm(AtCpu):
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
     rtt_ms: float | None
-    """RTT of the link at rest. None without a link."""
+    """Unloaded RTT of the link. None without a link."""
     predicted_p50_ms: float | None
     """Predicted p50, from other arms only. None if the model is built from this arm, or cannot predict it."""
     predicted_p50_ms_interval: Interval | None = None

@@ -48,7 +48,7 @@ class PageNetwork:
 
     hosts: tuple[PageHost, ...]
     wire_s: float
-    """Time of a page's round trips at rest."""
+    """Time of a page's unloaded round trips."""
     waiting_s: float
     """Time of a page that is neither CPU nor wire: wake-ups and disks. Work that both ends do at the same time is subtracted, so it
     can be negative."""
@@ -102,7 +102,7 @@ class PageNetwork:
 
     def without_link_cpu(self) -> PageNetwork:
         """The same network if the emulator used no CPU. A single page takes as long as before, because the emulator's work is part of
-        the round trip at rest: it is added to `waiting_s`. Several pages gain the processors."""
+        the unloaded round trip: it is added to `waiting_s`. Several pages gain the processors."""
         link_s = sum(host.link_s / host.cpus for host in self.hosts)
         return replace(
             self,
@@ -239,7 +239,7 @@ class _BlockModel:
     def _fit_waiting_s(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
         """The waiting time of a page. None if it is less than is possible: it may be negative by at most the time that the model
         counts twice, which is the work that both ends do at the same time (at most all of the smaller one's), and the work of the
-        emulator and the network at either end, which the round trip at rest also includes."""
+        emulator and the network at either end, which the unloaded round trip also includes."""
         per_message_share = self._per_message_shares.get(arm.route, 0.0)
         network = PageNetwork(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, per_message_share)
         waiting_s = network.fit_waiting(arm.page_s, arm.threads).waiting_s

@@ -105,7 +105,7 @@ NOTES: Texts = {
     "clock": "From the first byte sent to the last byte read, by the application's own clock; fewest pages in flight.",
     "kept": "PHP checks whether a kept connection still works: one more round trip each to {targets}.",
     "rest": "At rest, the link takes {us} µs; the remainder is waking CPUs and waiting for them.",
-    "model": "Predicted from the real page on sockets, the engine's page on each path, and the link's RTT at rest.",
+    "model": "Predicted from the real page on sockets, the engine's page on each path, and the link's unloaded RTT.",
     "no model": "No arm has a prediction, which needs real pages on sockets and the engine's page on each path.",
     "busy": "CPUs busy: of the one machine; of two, the application's and the servers'. All: without the link's emulator.",
     "published": "Published for other machines and another application. Here: two machines over one, for the same page.",

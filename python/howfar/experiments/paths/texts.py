@@ -24,7 +24,7 @@ CAUSES_CAPTION = " Below a path: what its round trips take of a transaction's me
 TIME_TITLE = "With {path}, {part_ms:table} of the {total_ms:table} ms of a transaction are {part}"
 TIME_CAPTION = (
     "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is "
-    "the measured RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is cut to "
+    "the measured unloaded RTT times the round trips. Waiting for a CPU overlaps the others, so it is cut to "
     "the time they leave; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
 )
 LATENCY_TITLE = "1 of 100 transactions takes longer than {most:table} ms with {worst}, {least:table} ms with {best}"

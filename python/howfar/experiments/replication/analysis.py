@@ -166,7 +166,7 @@ class CommitCost(Part):
     connections if commits return in groups, at the same rate if each returns independently. Without such arms: `commit_ms` less
     `wire_ms`."""
     wire_ms: float
-    """One round trip to the replica, as measured at rest."""
+    """One round trip to the replica, as measured without load."""
     waiting_ms: float
     """The rest: queueing for the acknowledgement of others, and the replica's own work. Noise can make it negative."""
     rtts: Estimate | None
@@ -203,7 +203,7 @@ class ReplicationCurve(Part):
     """A level of the factor `replication`."""
     replica_rtt_ns: int | None
     rest_rtt_ns: float | None
-    """Round trip measured at rest, median over trials."""
+    """Unloaded round trip, median over trials."""
     durability: str
     held: dict[str, str | int]
     """Other factors of replication that are not at their defaults: replicas, wait_for, TLS, compression."""
@@ -263,7 +263,7 @@ def replication_cost(arms: Sequence[ReplicationArm], workload: Workload | None) 
 
 
 def acknowledgement_wait_s(table: TrialTable, arm: Arm) -> float | None:
-    """Seconds that a commit of this arm waits for round trips, with the RTT measured at rest. None: its commits do not wait."""
+    """Seconds that a commit of this arm waits for round trips, with the unloaded RTT. None: its commits do not wait."""
     replicated = ReplicationArm(arm, server_kind(table.run.info, arm), table.trials.get(arm.name, {}))
     rest_ns = replicated.rest_rtt_ns
     if not replicated.waits or rest_ns is None:

@@ -108,7 +108,7 @@ class ReplicationArm:
 
     @property
     def rest_rtt_ns(self) -> float | None:
-        """Round trip at rest to the replica whose acknowledgement completes a commit: median over trials."""
+        """Unloaded round trip to the replica whose acknowledgement completes a commit: median over trials."""
         position = WAIT_FOR.level_in(self.arm.factors)
         rtts_ns = [
             rtt_ns for trial in self.trials.values() if (rtt_ns := _rest_rtt_ns(trial.receipt, position)) is not None

@@ -181,7 +181,7 @@ def acknowledgement_rtt_ns(
     known = sorted(rtt_ns for rtt_ns in rtts_ns if rtt_ns is not None)
     if len(known) < len(rtts_ns):
         name = replicas[rtts_ns.index(None)]
-        raise LabError(f"the RTT at rest of the link to {name} is unknown", "Is the machine overloaded?")
+        raise LabError(f"the unloaded RTT of the link to {name} is unknown", "Is the machine overloaded?")
     return known[max(acknowledgements, 1) - 1]
 
 

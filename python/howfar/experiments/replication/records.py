@@ -101,7 +101,7 @@ class CrashRecord(FaultRecord):
     """CPUs in use on the primary's machine in the measured window before the fault. None: not counted, or older files."""
     heartbeat_before_ns: int | None
     replica_rtt_ns: int
-    """RTT to the replica, measured at rest."""
+    """RTT to the replica, measured without load."""
     promoted: str | None
     """Name of the server that took over. None: none could, and the trial is void."""
     promotion_ns: int

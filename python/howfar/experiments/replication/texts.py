@@ -46,7 +46,7 @@ TEXTS: Texts = {
     "throughput-caption": "points: measured, with 95 % intervals where there are enough blocks"
     "{predicted:?. Dashed: predicted}{published:?. Crosses: published figures, one connection}",
     "split-caption": "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this "
-    "rate. Wire: one round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the "
+    "rate. Wire: one unloaded round trip. Waiting: the rest, which is queueing for the acknowledgement of others and the "
     "replica's own work. RTT: the cost of the acknowledgement in round trips.",
     "lag-caption": "The last good trials with the most connections: transactions committed on the primary and not yet applied on the "
     "replica.",
@@ -62,7 +62,7 @@ TEXTS: Texts = {
     "work and a round trip of {wire_ms:.3g} ms allow {sum:table}",
     "published": "published for one connection: {estimate:table} commits/s with {subject}",
     "model": "the model predicts {cells:of cell} with a mean error of {mean:share}, at most {worst:share} with {subject}, from the "
-    "commits without a replica, the round trip at rest, and the remaining time of a single connection's commit",
+    "commits without a replica, the unloaded round trip, and the remaining time of a single connection's commit",
     # When to use a mode.
     "use none": "where losing the machine may lose all data",
     "use async": "where a crash may lose acknowledged commits: {loss}",

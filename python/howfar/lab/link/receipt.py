@@ -27,7 +27,7 @@ from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
 
 STRICT_LIMITS = LatenessLimits(strict_rtt=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
-"""Bounds for a link used without servers: the RTT at rest must be within its tolerance, and at most one packet in a thousand may be
+"""Bounds for a link used without servers: the unloaded RTT must be within its tolerance, and at most one packet in a thousand may be
 more than 100 µs (or 1 % of the RTT) late."""
 RUN_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=5_000_000, p999_share=0.1, mean_ns=None)
 """Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one late packet in a thousand affects every
@@ -39,7 +39,7 @@ _ROUND_TRIP_P999_SHARE = 0.2
 MAX_GOODPUT_DEVIATION = 0.02
 """Maximum relative deviation of the goodput from the expected one without a warning."""
 _MAX_UNREPORTED_RTT_ERROR = 0.1
-"""Maximum error of an RTT at rest without a warning, as a share of the RTT. Below 0.3 ms the tolerance, which is in µs, is larger."""
+"""Maximum error of an unloaded RTT without a warning, as a share of the RTT. Below 0.3 ms the tolerance, which is in µs, is larger."""
 _UNCOUNTED_BYTES = 64 * 1024
 """Upper bound on the bytes of our own queries for counters around the load, which the server counts but the link does not carry."""
 _UNSENT_BYTES = 16 * 2**20
@@ -73,7 +73,7 @@ def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: LinkCalibration
     if not spec.rtt_ns or abs(deviation) <= _MAX_UNREPORTED_RTT_ERROR:
         return warnings
     warning = (
-        f"the RTT at rest is {format_duration_ns(measured_ns)}, {abs(deviation):.0%} "
+        f"the unloaded RTT is {format_duration_ns(measured_ns)}, {abs(deviation):.0%} "
         f"{'longer' if deviation > 0 else 'shorter'} than requested: "
         "what is measured over this link holds for the measured RTT"
     )
@@ -104,7 +104,7 @@ def goodput_warnings(spec: LinkSpec, calibration: LinkCalibration) -> tuple[str,
 def link_receipt(
     link: Link, rtt_at_rest: RttResult, stats: LinkStats | None, tcp: TcpSettings, changed: bool = False
 ) -> LinkReceipt:
-    """The receipt of one trial's link: as requested, as calibrated, as measured at rest before the load, and its counters under load.
+    """The receipt of one trial's link: as requested, as calibrated, as measured before the load, and its counters under load.
     `changed`: whether a script changed the link under the load."""
     spec, ready = link.spec, link.ready
     return LinkReceipt(

@@ -204,7 +204,7 @@ class Link:
 
     @property
     def measured_rtt_ns(self) -> int:
-        """The RTT at rest, as calibrated."""
+        """The unloaded RTT, as calibrated."""
         rtt_ns = self.calibration.rtt_p50_ns
         assert rtt_ns is not None, "each round of a calibration measures the RTT"
         return rtt_ns

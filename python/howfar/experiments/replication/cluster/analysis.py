@@ -91,7 +91,7 @@ class ClusterPoint(Part):
     p99_ms: float | None
     """p99 of all blocks together. None: fewer than ten commits lie beyond it."""
     nearest_ms: float | None
-    """Round trip at rest from the node that commits to the nearest other node. None: a single server."""
+    """Unloaded round trip from the node that commits to the nearest other node. None: a single server."""
     second_ms: float | None
     """Round trip to the second nearest node, which completes a majority of five; to the only other node if there is no second."""
     farthest_ms: float | None
@@ -206,7 +206,7 @@ def cluster_cost(table: TrialTable, workload: Workload | None) -> ClusterCost | 
 
 
 def rest_rtts_s(arm: ReplicationArm) -> Rtts:
-    """Round trips between the nodes in seconds, measured at rest: the median over trials, by pair of nodes. Empty: one is missing."""
+    """Unloaded round trips between the nodes in seconds: the median over trials, by pair of nodes. Empty: one is missing."""
     rtts_s: dict[tuple[int, int], float] = {}
     for low, high in node_rtts_ns(arm.arm.factors):
         name = link_name(low, high)
@@ -606,8 +606,8 @@ def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) 
 
 
 def explain(cost: ClusterCost) -> tuple[Finding, ...]:
-    """The round trips at rest between the nodes of the answer, where its operation waits for other nodes. Empty if the answer is about
-    two writers of one row: their commits wait for each other."""
+    """The unloaded round trips between the nodes of the answer, where its operation waits for other nodes. Empty if the answer is
+    about two writers of one row: their commits wait for each other."""
     if any(point.writers is not None and point.writers.to_own_rows for point in cost.points):
         return ()
     point = next(iter(_by_reach(cost)), None)

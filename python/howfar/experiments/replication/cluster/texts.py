@@ -40,7 +40,7 @@ TEXTS: Texts = {
     # Captions and notes.
     "rates-caption": "{operation}s/s of the fewest connections over the round trip to the second nearest node, with 95 % intervals. "
     "Horizontal line: the server alone. Dashed: one {operation} per stated number of these round trips",
-    "predicted": "RTT: as measured at rest, from the clients' node to the others. Predicted: the agreement at this distance, and "
+    "predicted": "RTT: as measured without load, from the clients' node to the others. Predicted: the agreement at this distance, and "
     "the local work of the same mode at its shortest distance. {large:?For large rows, and where}{short:?Where} there is only one "
     "distance, the work of the server alone{shared_cpus:?. For one connection, plus what the other nodes and the emulators use "
     "of the shared CPUs}",

@@ -551,7 +551,7 @@ class FaultContext:
     launcher: Launcher
     """Starts clients."""
     rtt_ns: int
-    """RTT to the replica that a commit waits for, at rest."""
+    """RTT to the replica that a commit waits for, without load."""
     measure: MeasureLoad
     on_event: Callable[[Event], None]
 

@@ -78,7 +78,7 @@ class ReplicationLink(ABC):
 
     @abstractmethod
     def prepare_load(self) -> RttResult:
-        """Measure the link at rest before the load, and reset its counters. Raises LinkFailed, EngineError."""
+        """Measure the link without load, before the load, and reset its counters. Raises LinkFailed, EngineError."""
 
     @abstractmethod
     def pid(self) -> int | None:

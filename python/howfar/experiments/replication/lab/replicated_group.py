@@ -226,7 +226,7 @@ class ReplicatedGroup(ServerGroup):
         return _WindowWatchWithLag(window, self._lag, time.monotonic_ns())
 
     def link_violations(self) -> tuple[Violation, ...]:
-        """Deviations of the links from the request, by their RTT at rest and their current counters."""
+        """Deviations of the links from the request, by their unloaded RTT and their current counters."""
         links = self._link_receipts([link.counters() for link in self.replica_set.links])
         return ReplicationReceipt(links=links).link_violations(RUN_LIMITS)
 

@@ -60,7 +60,7 @@ def pin_threads(pid: int, shares: Shares, ends: LinkAddresses = CLIENT_LINK) -> 
     """Keep the emulator's thread for each direction on the CPUs of the host that it delivers to.
 
     Unpinned, a real-time thread stays on its last CPU until another thread occupies that CPU, so the two threads moved with each burst
-    of packets. A thread that delivers to another CPU must also interrupt that CPU to wake the receiver. On two CPUs the RTT at rest
+    of packets. A thread that delivers to another CPU must also interrupt that CPU to wake the receiver. On two CPUs the unloaded RTT
     was 0.201 ms with each thread on its receiver's CPU, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU. So
     calibration could measure one of these RTTs, and the following trials another.
     """
