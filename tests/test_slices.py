@@ -16,7 +16,7 @@ from tests.slices import ROOT, copy_without
 
 _WORDS_OF_ALL = "golden or frozen or schema or tidy or sizes or documents or documentation"
 """Tests of words and lists that name every slice: the keys of the JSON report, goldens, documents, sizes of folders."""
-_MARKS = "not lab and not slow and not thorough and not alone"
+_MARKS = "not lab and not slow and not thorough and not release and not alone"
 
 
 @pytest.mark.parametrize("slice_name", SLICES)

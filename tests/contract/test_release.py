@@ -1,4 +1,4 @@
-"""What ./release publishes: a source that builds offline, the same bytes in every directory, packages, images."""
+"""What ./release publishes: a source that builds offline, the same bytes in every directory, packages, images (`./test release`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
 MAX_IMAGE_MB = 500
 DEBIAN_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
-pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S)]
+pytestmark = [pytest.mark.release, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
 def must(folder: Path, *command: str | Path) -> str:
@@ -37,7 +37,6 @@ def must(folder: Path, *command: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.lab
 def test_the_source_builds_without_a_network(tmp_path: Path) -> None:
     """The source builds from vendored crates, in a network namespace whose only interface is a loopback that is down."""
     maturin = Path(sys.executable).parent / "maturin"
