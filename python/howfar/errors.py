@@ -100,6 +100,11 @@ class DiskFull(RunFileError):
     pass
 
 
+def incomplete_installation(error: ImportError) -> tuple[str, str]:
+    """The message and the advice if a library that howfar needs is missing, or was removed in part."""
+    return f"this installation of howfar is incomplete: {error}", "Install it again."
+
+
 @dataclass(frozen=True)
 class Explanation:
     """An error in machine-readable form."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,18 @@ def test_the_command_finds_its_own_engine_and_plans(run: Run, installed: Path) -
     done = run("howfar", "plans")
     assert done.returncode == 0, done.stderr
     assert "paths" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into what is another user's")
+def test_root_leaves_no_bytecode_in_the_installation_of_another_user(installed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(installed.parent, copy, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    script = copy / "bin" / "howfar"
+    script.write_text(script.read_text().replace(str(installed.parent), str(copy)))
+    must("chown", "-R", "nobody", copy)
+    must("env", "-u", "PYTHONPYCACHEPREFIX", script, "plans")
+    must("env", "-u", "PYTHONPYCACHEPREFIX", script, "lab", "--server", "none", "--", "true")
+    assert not list(copy.rglob("__pycache__"))
 
 
 def test_all_data_files_are_installed(installed: Path) -> None:

@@ -129,7 +129,7 @@ def test_an_option_file_locates_the_server(seen: dict[str, Any]) -> None:
 
 def test_a_login_that_fails(seen: dict[str, Any]) -> None:
     run = seen["runs"]["wrong_password"]
-    assert run["code"] == 5 and "1045" in run["err"]
+    assert run["code"] == 11 and "1045" in run["err"]
 
 
 def test_an_interruption_leaves_no_process(seen: dict[str, Any]) -> None:

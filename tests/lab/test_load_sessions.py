@@ -55,7 +55,7 @@ def test_tls_has_the_requested_version_and_is_verified(
 def test_another_authority_is_refused(server: LocalServer, tmp_path: Path) -> None:
     other = certificates.make_certificates(tmp_path)
     code, lines = load(server, ssl_mode="VERIFY_CA", ssl_ca=str(other.ca))
-    assert (code, lines[-1]["event"], lines[-1]["code"]) == (5, "failed", "tls")
+    assert (code, lines[-1]["event"], lines[-1]["code"]) == (10, "failed", "tls")
 
 
 def test_compression(server: LocalServer, name: str) -> None:
@@ -64,6 +64,6 @@ def test_compression(server: LocalServer, name: str) -> None:
     assert receipt(lines)["compression"] == "zlib"
     code, lines = load(server, compression="zstd", compression_level="5")
     if name != "mysql":
-        assert code == 5 and lines[-1]["event"] == "failed"
+        assert code == 10 and lines[-1]["event"] == "failed"
     else:
         assert (receipt(lines)["compression"], receipt(lines)["compression_level"]) == ("zstd", 5)

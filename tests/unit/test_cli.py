@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import pwd
 import re
 import sqlite3
 import subprocess
@@ -481,6 +482,13 @@ def test_another_encoding_has_the_nearest_characters_and_loses_no_report() -> No
     assert done.stdout == b">= 3 us\n"
 
 
+def test_the_home_directory_is_that_of_the_account(howfar: Howfar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sandbox, an ordinary user's process is root, whose home directory it cannot write."""
+    monkeypatch.setenv("HOME", "")
+    howfar("plans")
+    assert os.environ["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+
+
 @pytest.mark.parametrize(
     ("error", "threads", "code", "says"),
     [
@@ -490,7 +498,13 @@ def test_another_encoding_has_the_nearest_characters_and_loses_no_report() -> No
         (ImportError("libx.so: failed to map segment from shared object"), True, 12, "not have enough memory"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), True, 12, "not have enough memory"),
         (RuntimeError("can't start new thread"), True, 12, "not have enough memory"),
-        (ImportError("no module named x"), True, 70, "a bug in howfar"),
+        (ImportError("no name x in howfar.plan", name="howfar.plan"), True, 70, "a bug in howfar"),
+        (
+            ModuleNotFoundError("No module named 'numpy'", name="numpy"),
+            True,
+            3,
+            "this installation of howfar is incomplete",
+        ),
     ],
 )
 def test_a_lack_of_memory_or_threads_is_called_that(

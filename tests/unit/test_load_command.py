@@ -145,6 +145,14 @@ def test_what_the_engine_cannot_use_of_what_was_given_is_the_user_s_mistake(
     assert run(tmp_path, monkeypatch, "oltp_point_select", events=[failed]) == 2
 
 
+@pytest.mark.parametrize(("code", "exit_code"), [("connect", 10), ("tls", 10), ("auth", 11), ("protocol", 5)])
+def test_what_stands_in_the_way_of_a_load_has_the_exit_codes_of_a_target(
+    code: Literal["connect", "tls", "auth", "protocol"], exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Failed(code=code, message="no", advice="Try.")
+    assert run(tmp_path, monkeypatch, "oltp_point_select", events=[failed]) == exit_code
+
+
 @pytest.mark.parametrize("code", ["server_gone", "stalled"])
 def test_a_load_that_fails_prints_its_partial_result(
     code: Literal["server_gone", "stalled"],

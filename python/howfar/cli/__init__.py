@@ -26,12 +26,19 @@ def main() -> int:
 
 
 def _report_failed_import(error: Exception) -> int:
-    """Report that howfar could not be loaded, and return the exit code. Raises the error unless memory or files are lacking."""
+    """Report that howfar could not be loaded, and return the exit code. Raises an error that is a bug of howfar."""
     import sys
 
     from howfar.cli.exit_codes import NO_MEMORY
     from howfar.cli.memory import lacks_memory
+    from howfar.errors import MissingError, incomplete_installation
 
+    if isinstance(error, ImportError) and not lacks_memory(error):
+        if (error.name or "").startswith("howfar"):
+            raise error
+        message, advice = incomplete_installation(error)
+        print(f"howfar: {message}\n  {advice}", file=sys.stderr)
+        return MissingError.exit_code
     if not isinstance(error, OSError) and not lacks_memory(error):
         raise error
     print("howfar: this process may not have enough memory or open files (ulimit -v, -n)", file=sys.stderr)

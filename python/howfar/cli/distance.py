@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,10 +104,12 @@ def distance(target: str | None, **values: Any) -> int:
     postgresql:///shop, redis://10.0.0.5, jdbc:mysql://db/shop, app@tcp(db:3306)/shop, /run/mysqld/mysqld.sock.
 
     It connects a few times, one at a time, and sends at most 500 small requests that change nothing. Without TARGET, or for
-    localhost, it lists the servers of this machine, and connects to none.
+    localhost, it lists the servers of this machine, and connects to none; within `howfar lab`, it measures the laboratory's.
     """
     options = _DistanceOptions(**values)
-    if target == "localhost" or (target is None and options.env_name is None and options.defaults_file is None):
+    is_nameless = target is None and options.env_name is None and options.defaults_file is None
+    in_laboratory = "HOWFAR_PROTOCOL" in os.environ
+    if target == "localhost" or (is_nameless and not in_laboratory):
         _check_no_options()
         return _list_servers(options.as_json)
     _check_options(options)

@@ -36,6 +36,9 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
 )
 """Code and meaning. 1 is never used: Python and shells end with it. `lab`, `record` and `mark` end with their command's own code."""
 
+CODES_OF_FAILURES = {"connect": UNREACHABLE, "tls": UNREACHABLE, "auth": REFUSED}
+"""Exit codes of failures that the engine reports, by their code. All others are those of a load that failed."""
+
 ERROR_NAMES = {
     2: "usage",
     3: "missing",

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
+from howfar.cli.exit_codes import BROKEN_PIPE, BUG, CODES_OF_FAILURES, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.sandbox_entry import enter_early
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import TARGET_FORM, TARGET_USAGE, Group, UnknownCommand, command_for_file, explain
-from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
+from howfar.errors import (
+    Explanation,
+    FailedCommand,
+    HowfarError,
+    MissingError,
+    RunFileError,
+    UsageError,
+    incomplete_installation,
+)
 from howfar.passwords import without_passwords
 from howfar.stopping import EndRequested, holding_end_requests, raising_end_requests
 
@@ -228,6 +236,7 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
     command's own, or a FailedCommand if the command ends without one.
     """
     open_streams()
+    _set_home()
     check_room_for_libraries()
     sys.unraisablehook = _ignore_broken_pipe
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -247,6 +256,15 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
         abandon_output()
         _print_error(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
         return RunFileError.exit_code
+
+
+def _set_home() -> None:
+    """Set HOME if it is not set, by this user's account: in a sandbox this process is root, whose home is another."""
+    if not os.environ.get("HOME"):
+        import pwd
+
+        with contextlib.suppress(KeyError):  # an account without an entry
+            os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
 
 
 def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -> int | FailedCommand:
@@ -270,7 +288,8 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
-        return _failed_command(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
+        code = getattr(error, "code", None)
+        return _failed_command(CODES_OF_FAILURES.get(str(code), error.exit_code), *explain(error, words), code=code)
     except (KeyboardInterrupt, click.Abort) as ended:
         if _cannot_start_thread():
             return _resource_failure("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
@@ -284,6 +303,8 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
     except Exception as error:
         if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
             return _memory_failure()
+        if isinstance(error, ImportError) and not (error.name or "").startswith("howfar"):
+            return _failed_command(MissingError.exit_code, *incomplete_installation(error))
         return _bug_failure(error)
 
 

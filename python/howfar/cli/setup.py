@@ -108,9 +108,10 @@ def _install_packages(installation: Installation, names: Sequence[str]) -> None:
             f"only root can install the packages {' '.join(installation.packages)}",
             f"Run: sudo {_absolute_path()} setup{options}",
         )
-    note(f"installing with {installation.manager.program}: {' '.join(installation.packages)}")
+    waiting = ", which waits up to 5 minutes for other installations" if installation.manager.name == "apt" else ""
+    note(f"installing with {installation.manager.program}{waiting}: {' '.join(installation.packages)}")
     masked = install_packages(installation)
-    click.echo(f"Installed {counted(len(installation.packages), 'package')}.")
+    click.echo(f"Installed {counted(len(installation.packages), 'package')} and what they need.")
     if masked:
         click.echo(f"Masked, so that they do not start: {', '.join(masked)} (`systemctl unmask UNIT` undoes it).")
 

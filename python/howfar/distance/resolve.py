@@ -55,6 +55,11 @@ def resolve_name(host: str, port: int) -> tuple[str, ...]:
 
 def describe_unknown_host(host: str, error: Exception) -> tuple[str, str]:
     """Return the message and the advice for a failed lookup."""
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+        return (
+            f"the name {host} could not be looked up: {_describe_error(error)}",
+            "Check the network and /etc/resolv.conf, or give the address as a number.",
+        )
     return (
         f"the host {host} is not known: {_describe_error(error)}",
         "Correct its name, or give its address.",

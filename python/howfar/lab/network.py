@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from howfar.engine.process import Launcher
-from howfar.errors import LabError, LinkFailed
+from howfar.errors import LabError, LinkFailed, MissingError
 from howfar.lab import kernel, sandbox
 
 MAX_REPLICAS = 9
@@ -160,11 +160,11 @@ class Host:
         return kernel.in_network_namespace(self.namespace_fd, function)
 
     def ip(self, batch: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
-        """Run lines of `ip -batch` on this host. Raises LabError."""
+        """Run lines of `ip -batch` on this host. Raises LabError, MissingError."""
         self._run_batch("ip", batch, pass_fds)
 
     def tc(self, batch: Sequence[str]) -> None:
-        """Run lines of `tc -batch` on this host. Raises LabError."""
+        """Run lines of `tc -batch` on this host. Raises LabError, MissingError."""
         self._run_batch("tc", batch, ())
 
     def _run_batch(self, program: str, batch: Sequence[str], pass_fds: Sequence[int]) -> None:
@@ -180,7 +180,9 @@ class Host:
         try:
             result = self.run(run)
         except FileNotFoundError as error:
-            raise LabError(f"the program {program} was not found", "Install iproute2.") from error
+            raise MissingError(
+                f"the program {program} was not found", "Install iproute2 (`howfar setup` does it)."
+            ) from error
         if result.returncode != 0:
             raise LabError(f"setting up the network of host {self.name} failed: {result.stderr.strip()}")
 

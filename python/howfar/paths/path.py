@@ -210,9 +210,11 @@ def find_program(name: str) -> str:
         return str(_chosen_programs[name])
     file = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN_DIRECTORIES]))
     if file is None:
+        option = "" if name == "socat" else " --hops"
         raise MissingError(
             f"the program {name} was not found",
-            f"Install {name} (`howfar setup --hops` does so where there is a package), or give its program: --hop-binary {name}=PATH.",
+            f"Install {name} (`howfar setup{option}` does so where there is a package), or give its program: "
+            f"--hop-binary {name}=PATH.",
         )
     return file
 

@@ -124,8 +124,7 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
     with the last lines of the package manager."""
     manager = installation.manager
     is_fresh = manager.name == "apt" and _has_fresh_lists(root)
-    if manager.refresh is not None and not is_fresh:
-        _run(manager.refresh)
+    refreshed = "" if manager.refresh is None or is_fresh else _run(manager.refresh)
     units = [name for unit, package in installation.units for name in _expand_unit(unit, package)]
     command = (*manager.install, *installation.packages)
     with ExitStack() as guards:
@@ -144,6 +143,10 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
                 # Even fresh lists may be incomplete.
                 _run(manager.refresh)
             else:
+                # apt-get update succeeds without a network, with old lists or none.
+                failures = [line for line in refreshed.splitlines() if line.startswith(("W: ", "E: "))][:_LAST_LINES]
+                if failures:
+                    raise LabError("\n  ".join((error.message, "before that:", *failures)), error.advice) from None
                 raise
             _run(command)
     return [mask.name for mask in masks if mask.is_symlink()]
@@ -158,8 +161,8 @@ def _has_fresh_lists(root: Path) -> bool:
     return 0 <= age_s < _FRESH_S
 
 
-def _run(command: Sequence[str], folder: str | None = None) -> None:
-    """Run a command. Raises LabError with the last lines of its output."""
+def _run(command: Sequence[str], folder: str | None = None) -> str:
+    """Run a command; returns its output. Raises LabError with the last lines of that."""
     result = subprocess.run(
         command,
         cwd=folder,
@@ -177,6 +180,7 @@ def _run(command: Sequence[str], folder: str | None = None) -> None:
             + "\n".join(f"  {line}" for line in last_lines),
             "Fix that, then run this again.",
         )
+    return result.stdout
 
 
 def fetch_transfer_scripts() -> None:
