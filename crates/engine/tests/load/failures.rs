@@ -159,7 +159,6 @@ fn a_server_that_closes_or_stalls_or_breaks_the_protocol() {
             let mut job = job(&fake.path);
             job["connections"] = connections.into();
             job["driver"] = driver.into();
-            job["measure_ns"] = 10_000_000_000_u64.into(); // until the server fails
             job
         };
         let fake = FakeServer::new(

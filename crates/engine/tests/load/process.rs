@@ -6,12 +6,15 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+/// The window of a short job.
+const WINDOW_NS: u64 = 200_000_000;
+
 /// A short job against the socket at `path`.
 pub(crate) fn job(path: &str) -> Value {
     json!({
         "job": "load", "version": 2, "target": {"kind": "unix", "path": path}, "user": "u", "password": "p", "database": "d",
         "workload": {"kind": "oltp_read_only"}, "connections": 3, "seed": 1,
-        "warmup_ns": 0, "measure_ns": 200_000_000, "interval_ns": 100_000_000,
+        "warmup_ns": 0, "measure_ns": WINDOW_NS, "interval_ns": 100_000_000,
         "connect_timeout_ns": 2_000_000_000, "stall_timeout_ns": 2_000_000_000,
     })
 }
@@ -59,8 +62,12 @@ pub(crate) fn run_engine_with(
     engine.wait().expect("the engine ends").code()
 }
 
-/// Run a job that fails; returns its `failed` event, after a check that the exit code agrees.
+/// Run a job that fails, however long that takes; returns its `failed` event, after a check that the exit code agrees.
 pub(crate) fn failure(job: &Value) -> Value {
+    let mut job = job.clone();
+    if job["measure_ns"] == json!(WINDOW_NS) {
+        job["measure_ns"] = (50 * WINDOW_NS).into();
+    }
     let (code, mut events) = run_load(&format!("{job}\n"));
     let last = events.pop().expect("the engine writes an event");
     assert_eq!(code, Some(1), "{last}");
