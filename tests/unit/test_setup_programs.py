@@ -288,6 +288,23 @@ def test_without_an_engine_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 WORKS = CheckedPart("lab", True, "as root")
+
+
+def test_the_laboratory_needs_the_engine_and_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> str:
+        raise MissingError("no engine")
+
+    monkeypatch.setattr(check, "_probe_laboratory", lambda: "as root")
+    monkeypatch.setattr(check, "_probe_engine", fails)
+    parts = {part.name: part for part in check.check_machine()}
+    assert not parts[check._LABORATORY].works and not parts["run paths (MariaDB)"].works
+    monkeypatch.undo()
+    (tmp_path / "howfar").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    part = next(part for part in check.check_machine() if part.name == check._LABORATORY)
+    assert not part.works and ("cache directory" in part.detail or part.forbidden)
+
+
 FORBIDDEN = CheckedPart(check._LABORATORY, False, "EPERM", "", forbidden=True)
 NOT_INSTALLED = CheckedPart("run page", False, "not installed: memcached")
 

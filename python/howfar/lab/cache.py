@@ -45,13 +45,21 @@ def cache_home() -> Path:
     return home
 
 
+def writable_cache_home() -> Path:
+    """`cache_home`, into which this process can write. Raises LabError."""
+    home = cache_home()
+    if not os.access(home, os.W_OK | os.X_OK):
+        owner = home.stat().st_uid
+        other = f"Give it back (`chown -R $USER {home}`), or set" if owner != os.geteuid() else "Set"
+        raise LabError(f"the cache directory {home} is not writable", f"{other} XDG_CACHE_HOME to another.")
+    return home
+
+
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     """An empty directory for sockets and servers' data, removed on leaving. A server needs `data_bytes` of memory, and the directory
     `copies` times as much. Raises LabError."""
-    home = cache_home()
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
+    home = writable_cache_home()
     chosen = _user_directory()
     disk_parent = home / "work" if chosen is None else chosen / "howfar-work"
     _remove_abandoned(disk_parent)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError, SandboxForbidden
+from howfar.lab.cache import writable_cache_home
 from howfar.lab.sandbox import (
     APPARMOR_OPTION,
     forbidding_settings,
@@ -73,9 +74,12 @@ _PART_BY_EXTRA = {
 
 def check_machine() -> list[CheckedPart]:
     """Check all parts, beginning with those with the fewest requirements."""
+    engine = _probe_part("TARGET, load, doctor, slope, record", _probe_engine)
     laboratory = _probe_part(_LABORATORY, _probe_laboratory)
+    if laboratory.works and not engine.works:
+        laboratory = CheckedPart(_LABORATORY, False, "it needs the engine, which does not work", "See above.")
     return [
-        _probe_part("TARGET, load, doctor, slope, record", _probe_engine),
+        engine,
         laboratory,
         *(_check_programs(group, laboratory.works) for group in program_groups()),
         *(_check_libraries(name, extra, modules) for extra, (name, modules) in _PART_BY_EXTRA.items()),
@@ -111,7 +115,7 @@ def _probe_io_uring() -> str:
 
 
 def _probe_laboratory() -> str:
-    """Create namespaces, and an interface in them. Raises SandboxForbidden, MissingError."""
+    """Create namespaces, and an interface in them. Raises SandboxForbidden, MissingError, LabError."""
     flags = namespace_flags()
     command = ("unshare", *flags, "--", "ip", "link", "add", "name", "near", "type", "veth", "peer", "name", "far")
     try:
@@ -124,13 +128,14 @@ def _probe_laboratory() -> str:
         if any(program.name == "ip" for program in missing_programs(("lab",))):
             raise MissingError(message, "Run `howfar setup`.")
         raise SandboxForbidden(message, network_remedy())
+    writable_cache_home()
     late = lacking_timing()
     return ("as root" if os.geteuid() == 0 else "without root, in user namespaces") + (f"; {late}" if late else "")
 
 
 def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
     missing = [program.name for program in missing_programs((group.name,))]
-    if not missing and group.name == "clusters" and transfer_obstacle() is not None:
+    if not missing and group.name == "clusters" and laboratory_works and transfer_obstacle() is not None:
         missing = ["the scripts that copy data to a new node"]
     if missing:
         option = f" --{group.name}" if group.brings else ""
