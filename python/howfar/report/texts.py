@@ -37,7 +37,7 @@ SETUP: Texts = {
 SESSION: Texts = {
     "blocks": "{blocks:of block}{one:?, one of them incomplete}{several:?, {several} of them incomplete}",
     "void": "{void} more {one:?was}{several:?were} void{mostly:?, mostly} because {cause}; {one:?it}{several:?they}"
-    "{left_out:? and the {left_out} good ones of their blocks} {again}",
+    "{left_out:? and the {left_out} good ones of the same block{several:?s}} {again}",
     "all again": "{several:?were}{one:?was} measured again",
     "some again": "were measured again, but {missing:of measurement} {lack:?are}{lacks:?is} still missing",
     "not again": "{several:?were}{one:?was} not measured again",
