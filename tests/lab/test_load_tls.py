@@ -235,7 +235,7 @@ def test_a_certificate_that_psql_refuses_is_refused_with_a_message(
     with run_proxy(plain.address, unusual[kind]) as proxy:
         filled = parameters.format(ca=unusual[kind].ca, other=other_authority.ca)
         code, last, connects = _load_and_psql(plain, proxy.port, filled, host)
-    assert (code, last["code"], connects) == (5, "tls", False), last
+    assert (code, last["code"], connects) == (10, "tls", False), last
     assert "certificate" in last["message"] and "Error" not in last["message"] and "(" not in last["message"]
 
 
@@ -251,7 +251,7 @@ def test_the_server_name_is_sent_unless_it_is_disabled_or_an_address(
         assert set(proxy.names) == {"localhost"}
         for host, more in (("localhost", "&sslsni=0"), ("127.0.0.1", "")):
             code, last, connects = _load_and_psql(plain, proxy.port, filled + more, host)
-            assert (code, connects) == (5, False), last
+            assert (code, connects) == (10, False), last
             assert "SNI" in last["message"]
         assert set(proxy.names) == {"localhost", None}
 
@@ -262,7 +262,7 @@ def test_a_handshake_without_a_common_cipher_names_the_offered_ones(
     """[tls-7]"""
     with run_proxy(plain.address, unusual["good"], ciphers="ECDHE-ECDSA-AES256-SHA") as proxy:
         code, last, connects = _load_and_psql(plain, proxy.port, "sslmode=require")
-    assert (code, last["code"], connects) == (5, "tls", True)
+    assert (code, last["code"], connects) == (10, "tls", True)
     for offered in ("ECDHE-RSA-AES128-GCM-SHA256", "X25519", "P-521"):
         assert offered in last["message"]
     assert "ssl_cipher" in last["advice"]
@@ -278,13 +278,13 @@ def test_channel_binding_of_a_login_agrees_with_psql(
         assert (found[0], found[2]) == (0, True), (wanted, found)
     with run_proxy(plain.address, unusual["good"], begin=terminate_tls) as proxy:
         code, last, connects = _load_and_psql(plain, proxy.port, "sslmode=require&channel_binding=require")
-        assert (code, last["code"], connects) == (5, "auth", False), last
+        assert (code, last["code"], connects) == (11, "auth", False), last
     with run_proxy(encrypted.address, unusual["good"], begin=reencrypt_postgresql) as proxy:
         code, last, connects = _load_and_psql(encrypted, proxy.port, "sslmode=require")
         assert (code, connects) == (0, True), "proxy and server have the same certificate"
     with run_proxy(encrypted.address, unusual["v1"], begin=reencrypt_postgresql) as proxy:
         code, last, connects = _load_and_psql(encrypted, proxy.port, "sslmode=require")
-        assert (code, last["code"], connects) == (5, "auth", False), "the server has another certificate"
+        assert (code, last["code"], connects) == (11, "auth", False), "the server has another certificate"
         code, last, connects = _load_and_psql(encrypted, proxy.port, "sslmode=require&channel_binding=disable")
         assert (code, connects) == (0, True), last
 
@@ -317,7 +317,7 @@ def test_mariadb_proves_its_certificate_by_the_password(
         assert code == 0, "the proxy has the server's certificate"
     with run_proxy(address, unusual["v1"], begin=reencrypt_mysql) as proxy:
         code, last = load(proxy.port)
-        assert (code, last["code"]) == (5, "tls"), last
+        assert (code, last["code"]) == (10, "tls"), last
     mariadb_11.execute(f"ALTER USER {account.user}@'%' IDENTIFIED VIA {by} USING PASSWORD('')")
     code, last = load(address[1], "")
-    assert (code, last["code"]) == (5, "tls"), "an empty password proves nothing"
+    assert (code, last["code"]) == (10, "tls"), "an empty password proves nothing"

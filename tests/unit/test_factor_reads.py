@@ -61,7 +61,7 @@ def test_no_level_is_read_by_the_name_of_its_factor() -> None:
 @pytest.mark.slow
 def test_a_misspelt_factor_is_a_type_error(tmp_path: Path) -> None:
     def check(factor: str) -> str:
-        file = tmp_path / "program.py"
+        file = tmp_path / f"{factor.lower()}.py"  # mypy takes a file of the same size and second as unchanged
         file.write_text(PROGRAM.format(factor=factor))
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(file)]
         return run(command, cwd=ROOT, env={**os.environ, "MYPYPATH": "python"}, capture_output=True, text=True).stdout
