@@ -43,6 +43,19 @@ def test_a_failed_build_leaves_no_template(tmp_path: Path) -> None:
     assert {item.name for item in (tmp_path / "shelf").iterdir()} == {"lock"}
 
 
+def test_a_failed_copy_leaves_no_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that became full is not full any more."""
+    half_cp = tmp_path / "cp"
+    half_cp.write_text(
+        '#!/bin/sh\nfor last; do :; done\n/bin/mkdir "$last" && echo "No space left on device" >&2\nexit 1\n'
+    )
+    half_cp.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match="No space left"):
+        copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
+    assert {item.name for item in (tmp_path / "shelf").iterdir()} == {"lock"}
+
+
 def test_half_made_templates_of_the_dead_are_removed(tmp_path: Path) -> None:
     stale = tmp_path / "shelf" / "building-99"
     stale.mkdir(parents=True)

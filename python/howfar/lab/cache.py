@@ -162,11 +162,13 @@ def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a directory, preserving holes. `target` must not exist. Raises LabError."""
+    """Copy a directory, preserving holes. `target` must not exist; if the copy fails, it does not exist either, so that a disk that
+    became full does not stay full. Raises LabError."""
     result = subprocess.run(
         ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
     )
     if result.returncode != 0:
+        shutil.rmtree(target, ignore_errors=True)
         errors = result.stderr.strip().splitlines() or [
             f"cp ended with exit code {result.returncode} and printed nothing"
         ]

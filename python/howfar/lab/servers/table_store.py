@@ -57,11 +57,7 @@ def copy_or_build_template(templates: Path, name: str, target: Path, build: Call
         _remove_unfinished(templates)
         build(target)
         unfinished = templates / f"{_UNFINISHED_PREFIX}{os.getpid()}"
-        try:
-            copy_tree(target, unfinished)
-        except OSError:  # such as a full disk, which must not stay full
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+        copy_tree(target, unfinished)
         os.utime(unfinished)
         unfinished.rename(template)
         _remove_oldest(templates, keep=template)
