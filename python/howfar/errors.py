@@ -100,9 +100,11 @@ class DiskFull(RunFileError):
     pass
 
 
-def incomplete_installation(error: ImportError) -> tuple[str, str]:
-    """The message and the advice if a library that howfar needs is missing, or was removed in part."""
-    return f"this installation of howfar is incomplete: {error}", "Install it again."
+def incomplete_installation(error: Exception) -> MissingError | None:
+    """The error if a library that howfar needs is missing, or was removed in part. None: another error, such as a bug of howfar."""
+    if not isinstance(error, ImportError) or (error.name or "").startswith("howfar"):
+        return None
+    return MissingError(f"this installation of howfar is incomplete: {error}", "Install it again.")
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,13 @@ def _report_failed_import(error: Exception) -> int:
 
     from howfar.cli.exit_codes import NO_MEMORY
     from howfar.cli.memory import lacks_memory
-    from howfar.errors import MissingError, incomplete_installation
+    from howfar.errors import incomplete_installation
 
-    if isinstance(error, ImportError) and not lacks_memory(error):
-        if (error.name or "").startswith("howfar"):
-            raise error
-        message, advice = incomplete_installation(error)
-        print(f"howfar: {message}\n  {advice}", file=sys.stderr)
-        return MissingError.exit_code
     if not isinstance(error, OSError) and not lacks_memory(error):
-        raise error
+        missing = incomplete_installation(error)
+        if missing is None:
+            raise error
+        print(f"howfar: {missing.message}\n  {missing.advice}", file=sys.stderr)
+        return missing.exit_code
     print("howfar: this process may not have enough memory or open files (ulimit -v, -n)", file=sys.stderr)
     return NO_MEMORY

@@ -261,10 +261,9 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
 def _set_home() -> None:
     """Set HOME if it is not set, by this user's account: in a sandbox this process is root, whose home is another."""
     if not os.environ.get("HOME"):
-        import pwd
+        from howfar.cli.target import home_directory
 
-        with contextlib.suppress(KeyError):  # an account without an entry
-            os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+        os.environ["HOME"] = str(home_directory(os.environ))
 
 
 def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -> int | FailedCommand:
@@ -288,8 +287,8 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
-        code = getattr(error, "code", None)
-        return _failed_command(CODES_OF_FAILURES.get(str(code), error.exit_code), *explain(error, words), code=code)
+        failure = getattr(error, "code", "")
+        return _failed_command(CODES_OF_FAILURES.get(failure, error.exit_code), *explain(error, words), failure)
     except (KeyboardInterrupt, click.Abort) as ended:
         if _cannot_start_thread():
             return _resource_failure("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
@@ -303,12 +302,12 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
     except Exception as error:
         if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
             return _memory_failure()
-        if isinstance(error, ImportError) and not (error.name or "").startswith("howfar"):
-            return _failed_command(MissingError.exit_code, *incomplete_installation(error))
+        if (missing := incomplete_installation(error)) is not None:
+            return _failed_command(missing.exit_code, missing.message, missing.advice)
         return _bug_failure(error)
 
 
-def _failed_command(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
+def _failed_command(exit_code: int, message: str, advice: str, code: str = "") -> FailedCommand:
     explanation = Explanation(
         code or ERROR_NAMES[exit_code], without_passwords(message), without_passwords(as_called(advice))
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
@@ -34,8 +33,7 @@ _MEMORY_SLACK_BYTES = 512 * 2**20
 def cache_home() -> Path:
     """`$XDG_CACHE_HOME/howfar`, created if needed; a relative path is ignored, as the XDG standard requires. Raises LabError."""
     xdg_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    user_home = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-    home = (xdg_cache if xdg_cache.is_absolute() else Path(user_home) / ".cache") / "howfar"
+    home = (xdg_cache if xdg_cache.is_absolute() else Path.home() / ".cache") / "howfar"
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,9 +1,10 @@
 //! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte on arrival. Only one burst is
 //! in flight at a time, so that no socket buffer can be too small.
-#![allow(unsafe_code)] // Two socket options without a safe wrapper.
+#![allow(unsafe_code)] // Socket options without a safe wrapper.
 
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -82,42 +83,36 @@ pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
 
 /// Have the kernel cut each send into datagrams of this length, as late as possible; with 0 a send is one datagram.
 fn set_segment_length(socket: &UdpSocket, length: i32) {
-    use std::os::fd::AsRawFd;
-    // SAFETY: the value is a local int whose length is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            std::ptr::from_ref(&length).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, length).expect("the kernel cuts sends");
 }
 
 /// Check, where packet sockets are permitted, that they have the option with which frames carry a header of their own. Every kernel
 /// has it, but a user-mode emulator refuses all options of packet sockets as unknown.
 pub(crate) fn check_packet_sockets() -> Result<(), std::io::Error> {
-    use std::os::fd::AsRawFd;
     let packet = rustix::net::AddressFamily::PACKET;
     let Ok(socket) = rustix::net::socket(packet, rustix::net::SocketType::RAW, None) else {
         return Ok(());
     };
-    let on = 1_i32;
+    match set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> std::io::Result<()> {
     // SAFETY: the value is a local int whose length is given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_VNET_HDR,
-            std::ptr::from_ref(&on).cast(),
+            level,
+            name,
+            std::ptr::from_ref(&value).cast(),
             size_of::<i32>() as libc::socklen_t,
         )
     };
-    let error = std::io::Error::last_os_error();
-    if result != 0 && error.raw_os_error() == Some(libc::ENOPROTOOPT) {
-        return Err(error);
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
     }
-    Ok(())
 }

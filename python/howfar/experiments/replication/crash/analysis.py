@@ -319,7 +319,7 @@ def conclude(losses: Sequence[CrashLoss], shown: Mapping[str, Estimate]) -> tupl
         *(finding for finding in totals if finding.id == "broken-promise"),
         *writes,
         *(silence if is_about_isolation else ()),
-        *(finding for loss in losses for finding in _join_findings(loss)),
+        *(finding for loss in joined(losses) for finding in _join_findings(loss)),
         *(finding for finding in expected if finding.id == "lost"),
         *(finding for finding in (*expected, *totals) if finding.id == "none-lost"),
         *stalls,
@@ -437,9 +437,7 @@ def _fetched(loss: CrashLoss, cost: JoinCost) -> Finding:
 
 
 def _join_findings(loss: CrashLoss) -> list[Finding]:
-    """How long a node took to join, and what it cost meanwhile. Empty: none joined, or none within a minute."""
-    if not joined([loss]):
-        return []
+    """How long a node took to join, and what it cost meanwhile."""
     slowed = loss.meanwhile is not None and loss.meanwhile.high is not None and loss.meanwhile.high < 1
     return [join_finding(loss), *([_finding("meanwhile", loss, loss.meanwhile)] if slowed else [])]
 

@@ -257,12 +257,15 @@ class Crash(Experiment):
         findings = summary.require_findings(ReplicationFindings)
         assert findings.crash is not None, "the experiment applies only to runs with crashes"
         crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
-        tables, losses, joins = trade_tables(findings, summary), [dot_chart(crash)], joined(crash.losses)
-        proofs = [] if joins else [describe(proof, TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
-        main: list[Block] = [_join_chart(joins), join_table(joins)] if joins else [*losses, *tables[:1]]
-        below = sections(crash, losses if joins else ())
-        blocks = [*below, *mode_verdicts(findings, summary, tables[0 if joins else 1 :])]
-        return frame.document(summary, main, blocks, records(findings.crash), proofs)
+        tables, chart = trade_tables(findings, summary), dot_chart(crash)
+        if joins := joined(crash.losses):
+            table = join_table(joins)
+            main: list[Block] = [_join_chart(joins, table), table]
+            blocks = [*sections(crash, chart), *mode_verdicts(findings, summary, tables)]
+            return frame.document(summary, main, blocks, records(findings.crash))
+        blocks = [*sections(crash), *mode_verdicts(findings, summary, tables[1:])]
+        proofs = [describe(proof, TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
+        return frame.document(summary, [chart, *tables[:1]], blocks, records(findings.crash), proofs)
 
 
 def without_predictions(crash: CrashFindings) -> CrashFindings:
@@ -272,8 +275,8 @@ def without_predictions(crash: CrashFindings) -> CrashFindings:
     )
 
 
-def sections(crash: CrashFindings, charts: Sequence[Chart] = ()) -> list[Block]:
-    """All sections; the first has the chart of all losses, unless that is elsewhere."""
+def sections(crash: CrashFindings, *charts: Chart) -> list[Block]:
+    """All sections. The first has these `charts`; the chart of all losses is among them, unless it is elsewhere."""
     losses = [loss for loss in crash.losses if loss.crashes]
     if not losses:
         return []
@@ -315,12 +318,12 @@ def join_table(losses: Sequence[CrashLoss]) -> Table:
     return make_table("When a node joins", losses, fields, [note(TEXTS[name]) for name in names], main=True)
 
 
-def _join_chart(losses: Sequence[CrashLoss]) -> Chart:
+def _join_chart(losses: Sequence[CrashLoss], table: Table) -> Chart:
     bars: Rows = [
         {"arm": fault_name(loss.fault), "part": "join", "value": loss.back_s.value} for loss in losses if loss.back_s
     ]
     title = sentence([join_finding(loss) for loss in losses], TEXTS).removesuffix(".")
-    return Chart("joins", title, note(TEXTS["joins-caption"]), partial(_draw_joins, bars), join_table(losses))
+    return Chart("joins", title, note(TEXTS["joins-caption"]), partial(_draw_joins, bars), table)
 
 
 def _draw_joins(bars: Rows, width: int) -> Drawable:
