@@ -129,6 +129,7 @@ def test_the_wheel_lists_its_crates_and_their_licences(published: Path, machine:
     with wheel_for(published, machine) as wheel:
         sbom = json.loads(member(wheel, ".cyclonedx.json"))
         licences = member(wheel, "/THIRD-PARTY-LICENCES.txt").decode()
+        assert member(wheel, "/share/doc/howfar/docs/load.md") and member(wheel, "/share/doc/howfar/schema/report.json")
     assert sbom["bomFormat"] == "CycloneDX"
     assert str(published) not in json.dumps(sbom), "the path of a build"
     components = {(one["name"], one["version"]) for one in sbom["components"]}
@@ -186,14 +187,15 @@ def check_image(root: Path) -> None:
     # A package may share the folder of another one.
     packages = {path.stem.partition(":")[0] for path in (root / "var/lib/dpkg/info").glob("*.list")}
     assert {name for name in packages if not (root / "usr/share/doc" / name / "copyright").exists()} == set()
-    names = {path.name for path in (root / "usr/share/doc").rglob("*") if path.is_file()}
+    names = {path.name for path in (root / "usr/share/doc").glob("*/*") if path.is_file()}
     assert names == {"copyright", "THIRD-PARTY-LICENCES.txt"}
 
 
 @needs_root
 def test_the_image_is_small_and_works_without_a_network(image_root: Path) -> None:
     check_image(image_root)
-    assert howfar.__version__ in without_network(image_root, "/opt/howfar/bin/howfar", "--version")
+    versions = without_network(image_root, "/opt/howfar/bin/howfar", "--version")
+    assert howfar.__version__ in versions and versions.endswith("docs   /usr/share/doc/howfar\n")
 
 
 @needs_root
@@ -216,11 +218,13 @@ def test_the_debian_package_is_removed_without_a_trace(published: Path, image_ro
     shutil.copy(package, image_root / "howfar.deb")
     before = list_files(image_root)
     without_network(image_root, "dpkg", "--install", "/howfar.deb")
-    assert howfar.__version__ in without_network(image_root, "/usr/bin/howfar", "--version")
+    versions = without_network(image_root, "/usr/bin/howfar", "--version")
+    assert howfar.__version__ in versions and versions.endswith("docs   /usr/share/doc/howfar\n")
     installed = list_files(image_root) - before
     for name in (
         "./usr/bin/howfar", "./usr/lib/howfar/bin/howfar-engine", "./usr/share/doc/howfar/copyright",
-        "./usr/share/doc/howfar/THIRD-PARTY-LICENCES.txt", "./usr/share/bash-completion/completions/howfar",
+        "./usr/share/doc/howfar/THIRD-PARTY-LICENCES.txt", "./usr/share/doc/howfar/docs/load.md",
+        "./usr/share/bash-completion/completions/howfar",
         "./usr/share/zsh/vendor-completions/_howfar", "./usr/share/fish/vendor_completions.d/howfar.fish",
     ):  # fmt: skip
         assert name in installed

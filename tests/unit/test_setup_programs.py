@@ -26,13 +26,13 @@ LINES = {
     (
         "apt",
         "lab",
-    ): "apt-get install --no-remove --no-install-recommends iproute2 util-linux mariadb-server-core mariadb-client-core "
-    "socat",
+    ): "apt-get update && apt-get install --no-remove --no-install-recommends iproute2 util-linux mariadb-server-core "
+    "mariadb-client-core socat",
     (
         "apt",
         "page",
-    ): "apt-get install --no-remove --no-install-recommends redis-server memcached php-fpm php-mysql php-pgsql php-redis "
-    "php-memcached",
+    ): "apt-get update && apt-get install --no-remove --no-install-recommends redis-server memcached php-fpm php-mysql "
+    "php-pgsql php-redis php-memcached",
     ("dnf", "lab"): "dnf install --setopt=install_weak_deps=False iproute util-linux mariadb-server mariadb socat",
     ("dnf", "postgresql"): "dnf install --setopt=install_weak_deps=False postgresql-server",
     (

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -61,12 +62,12 @@ UNKNOWN = "unknown"
 
 @click.command()
 def version() -> None:
-    """Show the versions of howfar and its engine, as `howfar --version` does."""
+    """Show the versions, and where the documents are."""
     click.echo(version_text())
 
 
 def version_text() -> str:
-    """Versions of package and engine and the engine's commit, one line each; a version that cannot be determined is unknown."""
+    """Versions of package and engine, commit, and documents, one line each; what cannot be determined is unknown."""
     from howfar.engine.process import engine_info, find_engine  # pydantic, which the help need not import
 
     engine = commit = UNKNOWN
@@ -85,7 +86,17 @@ def version_text() -> str:
     except metadata.PackageNotFoundError:
         wheel = "not installed"
     folder = Path(howfar.__file__).parent
-    return f"howfar {howfar.__version__}\nengine {engine}\nwheel  {wheel}, {folder}\ncommit {commit}"
+    documents = documents_directory() or UNKNOWN
+    return (
+        f"howfar {howfar.__version__}\nengine {engine}\nwheel  {wheel}, {folder}\ncommit {commit}\ndocs   {documents}"
+    )
+
+
+def documents_directory() -> Path | None:
+    """The directory that holds docs/ and schema/, which messages name: a checkout, or where a wheel or Debian's package has them."""
+    prefixes = sysconfig.get_path("data"), sysconfig.get_path("data", sysconfig.get_preferred_scheme("user")), "/usr"
+    candidates = (Path(howfar.__file__).parents[2], *(Path(prefix, "share", "doc", "howfar") for prefix in prefixes))
+    return next((path for path in candidates if (path / "docs" / "load.md").is_file()), None)
 
 
 # ---------------------------------------------------------------- man pages

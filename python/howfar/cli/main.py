@@ -78,7 +78,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "bench": "Measure howfar's own overhead.",
         "help": "Show the help of a command, or write man pages.",
         "completion": "Write what completes commands in your shell.",
-        "version": "Show the versions of howfar and its engine.",
+        "version": "Show the versions, and where the documents are.",
     },
 }
 _COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
@@ -185,6 +185,8 @@ class MainGroup(Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(f"{code:>3}", description) for code, description in EXIT_CODES])
+        formatter.write_paragraph()
+        formatter.write_text("`howfar version` shows the directory of docs/ and schema/, which messages name.")
 
 
 def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:

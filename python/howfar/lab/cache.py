@@ -48,7 +48,7 @@ def writable_cache_home() -> Path:
     home = cache_home()
     if not os.access(home, os.W_OK | os.X_OK):
         owner = home.stat().st_uid
-        other = f"Give it back (`chown -R $USER {home}`), or set" if owner != os.geteuid() else "Set"
+        other = f"Give it back (`sudo chown -R $USER {home}`), or set" if owner != os.geteuid() else "Set"
         raise LabError(f"the cache directory {home} is not writable", f"{other} XDG_CACHE_HOME to another.")
     return home
 

@@ -72,8 +72,11 @@ class Installation:
     @property
     def command(self) -> str:
         """The command by which a user would install the same packages as root. It may start services and enable them at boot."""
-        plain = [word for word in self.manager.install if word not in ("-q", "-y", "-o", "DPkg::Lock::Timeout=300")]
-        return shlex.join([*plain, *self.packages])
+        commands = [(*self.manager.install, *self.packages)]
+        if self.manager.refresh is not None:
+            commands.insert(0, self.manager.refresh)
+        unattended = ("-q", "-y", "-o", "DPkg::Lock::Timeout=300")
+        return " && ".join(shlex.join(word for word in command if word not in unattended) for command in commands)
 
 
 def package_manager() -> PackageManager:
