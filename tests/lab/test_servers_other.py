@@ -15,6 +15,7 @@ from howfar.contract.messages import LoadJob, Session, Sysbench
 from howfar.contract.violation import sentences
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
+from howfar.errors import LabError
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import USER
 from howfar.lab.servers.features import find_features
@@ -63,6 +64,14 @@ def test_it_is_the_requested_server_with_the_requested_settings(server: LocalSer
     assert receipt.facts["log_bin"] == "OFF"
     assert receipt.facts["innodb_flush_log_at_trx_commit"] == "1"
     assert receipt.tcp_ports == [server.address[1]], "it has no second port, such as that of MySQL's X protocol"
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "memcached"])
+def test_a_socket_below_a_long_path_is_refused_before_a_program_starts(kind: str, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * SOCKET_PATH_MAX)
+    long.mkdir()
+    with pytest.raises(LabError, match=f"a Unix socket allows {SOCKET_PATH_MAX}"), run_server(kind, long):
+        pass
 
 
 def test_it_refuses_logins_without_a_password(server: LocalServer) -> None:

@@ -85,15 +85,15 @@ def _user_directory() -> Path | None:
     return Path(value)
 
 
-def check_name(directory: Path) -> None:
-    """Check that a server accepts the path of its data directory. Raises LabError."""
+def check_name(directory: Path, socket: str = "forward.sock") -> None:
+    """Check that a server accepts the path of its data directory and of its socket there. Raises LabError."""
     forbidden = sorted(_FORBIDDEN_CHARACTERS.intersection(str(directory)))
     if forbidden:
         raise LabError(
             f"the directory {directory} has {' and '.join(forbidden)} in its name, which a server interprets differently",
             f"Set {_directory_variable()} to a directory with a simpler name.",
         )
-    length = len(os.fsencode(directory)) + len("/forward.sock")
+    length = len(os.fsencode(directory / socket))
     if length > SOCKET_PATH_MAX:
         raise LabError(
             f"a socket below {directory} would have a path of {length} bytes; a Unix socket allows {SOCKET_PATH_MAX}",

@@ -22,6 +22,7 @@ from howfar.contract.messages import Target, UnixTarget
 from howfar.contract.server_receipt import RequestedServer, ServerReceipt, SessionView
 from howfar.contract.violation import Violation
 from howfar.errors import HowfarError, LabError, ServerCrashed, describe_exit_status
+from howfar.lab.cache import check_name
 from howfar.lab.environment import read_listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
 from howfar.lab.servers.program import Program
@@ -155,7 +156,8 @@ class ServerProcess(ABC):
         *,
         socket: str = SOCKET_NAME,
     ) -> None:
-        """`socket`: name of the Unix socket in the work directory."""
+        """`socket`: name of the Unix socket in the work directory. Raises LabError if a path is too long."""
+        check_name(context.work, socket)
         self.program = program
         self.context = context
         self.port = port
