@@ -18,7 +18,7 @@ PYTHON_LINES = {
     "bottleneck": 2100,
     "cli": 9300,
     "clients": 600,
-    "contract": 4400,
+    "contract": 4500,
     "distance": 2600,
     "doctor": 5500,
     "engine": 900,

@@ -1,4 +1,4 @@
-"""Handles requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats in the same way.
+"""Handles end signals, SIGINT, SIGTERM and SIGHUP, which every command treats in the same way.
 
 A signal that was ignored at the start, for example by nohup, stays ignored. This module is imported before all others, so it imports
 little.
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLEANUP_S = 10.0
-"""Time after a request in which further requests count as repeated: a signal to a process group may arrive twice, and must not
+"""Time after an end signal in which further ones count as repeated: a signal to a process group may arrive twice, and must not
 disturb the cleanup."""
 
 
 _requested_at_s = float("-inf")
-"""Time of the last request, whichever handler handled it."""
+"""Time of the last end signal, whichever handler handled it."""
 _requested_by: int = signal.SIGINT
-"""The signal of the last request that was raised here."""
-_active_holds: list[bool] = []
-_held_requests: list[Callable[[], None]] = []
-"""Withheld requests, as calls of their handlers."""
+"""The last end signal that was raised as an exception here."""
+_active_deferrals: list[bool] = []
+_deferred_calls: list[Callable[[], None]] = []
+"""Deferred end signals, as calls of their handlers."""
 
 
 class EndRequested(KeyboardInterrupt):
@@ -42,8 +42,8 @@ class EndRequested(KeyboardInterrupt):
 
 
 @contextmanager
-def handling_end_requests(handler: Callable[[int], None]) -> Iterator[None]:
-    """Call `handler` with the signal number of each request during the block. In other threads than the main one, which receive no
+def handling_end_signals(handler: Callable[[int], None]) -> Iterator[None]:
+    """Call `handler` with the number of each end signal during the block. In other threads than the main one, which receive no
     signals, this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,14 +60,14 @@ def handling_end_requests(handler: Callable[[int], None]) -> Iterator[None]:
 
 
 def _handle_or_hold(handler: Callable[[int], None], number: int) -> None:
-    if _active_holds:
-        _held_requests.append(lambda: handler(number))
+    if _active_deferrals:
+        _deferred_calls.append(lambda: handler(number))
     else:
         handler(number)
 
 
 def is_repeated_request() -> bool:
-    """Whether a new request repeats a recent one, whichever handler handled that. If not, the time of the new request is recorded."""
+    """Whether a new end signal repeats a recent one, whichever handler handled that. If not, the time of the new one is recorded."""
     global _requested_at_s
     now = time.monotonic()
     if now - _requested_at_s < _CLEANUP_S:
@@ -76,14 +76,14 @@ def is_repeated_request() -> bool:
     return False
 
 
-def end_request_exit_code() -> int:
-    """Exit code of a command that a request ended: 128 plus the signal's number."""
+def end_signal_exit_code() -> int:
+    """Exit code of a command that a signal ended: 128 plus the signal's number."""
     return 128 + _requested_by
 
 
 @contextmanager
-def raising_end_requests() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGINT and `EndRequested` for the other requests, so that cleanup code runs."""
+def raising_on_end_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt for SIGINT and `EndRequested` for the other end signals, so that cleanup code runs."""
     global _requested_at_s, _requested_by
     _requested_at_s, _requested_by = float("-inf"), signal.SIGINT
 
@@ -94,14 +94,14 @@ def raising_end_requests() -> Iterator[None]:
         _requested_by = number
         raise KeyboardInterrupt if number == signal.SIGINT else EndRequested(number)
 
-    with handling_end_requests(raise_ended):
+    with handling_end_signals(raise_ended):
         yield
 
 
 @contextmanager
-def forwarding_end_requests_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward requests to a child process during the block. A terminal's Ctrl-C reaches the child directly. Nothing is raised in this
-    process, because an exception in wait() could lose an exit code. A second signal to the process group counts as repeated."""
+def forwarding_end_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Forward end signals to a child process during the block. A terminal's Ctrl-C reaches the child directly. Nothing is raised here,
+    because an exception in wait() could lose an exit code. A second signal to the process group counts as repeated."""
 
     def forward(number: int) -> None:
         global _requested_at_s
@@ -109,34 +109,34 @@ def forwarding_end_requests_to(process: subprocess.Popen[bytes]) -> Iterator[Non
         if number != signal.SIGINT:
             process.send_signal(number)
 
-    with handling_end_requests(forward):
+    with handling_end_signals(forward):
         yield
 
 
 @contextmanager
-def holding_end_requests() -> Iterator[None]:
-    """Withhold requests to end during the block, so that everything created in it is registered for cleanup. A signal mask would not
+def deferring_end_signals() -> Iterator[None]:
+    """Defer end signals during the block, so that everything created in it is registered for cleanup. A signal mask would not
     suffice: another thread would receive the signal, and its handler would still run in the main thread."""
-    _active_holds.append(True)
+    _active_deferrals.append(True)
     try:
         yield
     finally:
-        _active_holds.pop()
-        while _held_requests and not _active_holds:
-            _held_requests.pop(0)()
+        _active_deferrals.pop()
+        while _deferred_calls and not _active_deferrals:
+            _deferred_calls.pop(0)()
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a folder that is removed after the block, no matter when a request to end comes."""
+    """Create a folder that is removed after the block, no matter when an end signal arrives."""
     import tempfile
 
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
-        with holding_end_requests():
+        with deferring_end_signals():
             folder = tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True)
         yield Path(folder.name)
     finally:
-        with holding_end_requests():
+        with deferring_end_signals():
             if folder is not None:
                 folder.cleanup()

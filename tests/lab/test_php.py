@@ -169,7 +169,7 @@ def test_the_engine_loads_the_pages(seen: dict[str, dict[str, Any]]) -> None:
 
 def test_a_client_on_another_path_is_reported(of_mariadb: dict[str, dict[str, Any]]) -> None:
     assert unexcused(of_mariadb["wrong path"]["violations"]) == [
-        "application: mysql sees PHP at 'localhost', the path comes from '127.0.0.1'"
+        "application: mysql sees PHP connect from 'localhost' instead of '127.0.0.1'"
     ]
 
 
@@ -179,7 +179,7 @@ def test_falsely_reported_round_trips_are_found(of_mariadb: dict[str, dict[str, 
     assert results["claims_all"]
     mysql, memcached = unexcused(results["violations"])
     assert mysql.startswith("mysql: it counted ")
-    assert memcached.startswith("memcached: it looked for ")
+    assert memcached.startswith("memcached: it looked up only ")
 
 
 def test_errors_of_pages_are_reported_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:

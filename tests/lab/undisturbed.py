@@ -27,7 +27,7 @@ DISTURBANCE_SIGNS = (
     "pages from files",
 )
 """Fragments of the reasons for which a busy machine voids a trial."""
-EMPTY_WINDOW = "not one transaction ended in the measured window"
+EMPTY_WINDOW = "no transaction ended in the measured window"
 """A busy machine also causes this in windows of 0.2 s, but so does a server that does not answer. Only for tests of other things."""
 ATTEMPTS = 8
 _MAX_PAUSE_S = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.made_curves import REPLIES, CurveCell, run_of
 from tests.unit.synthetic_cells import soft_min
+from tests.unit.synthetic_curves import REPLIES, CurveCell, run_of
 
 from howfar.store.records import Arm, ArmRole, Run
 

@@ -45,10 +45,10 @@ class TunnelPath(Path):
 MTU: Factor[int] = Factor(
     "mtu_bytes",
     Annotated[int, Field(ge=576, le=9000, strict=True)],
-    1500,
-    1500,
+    default=1500,
+    implied_level=1500,
     toml_name="mtu",
-    is_quoted=False,
+    is_toml_string=False,
     label=lambda size: f"MTU {size}",
     short_label=lambda size: f"{size} B",
     heading="packets of",

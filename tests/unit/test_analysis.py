@@ -18,7 +18,7 @@ from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
-from tests.unit.test_confirm import WatchTargets, limit, targets
+from tests.unit.test_confirm import WatchTargets, fake_targets, limit
 
 from howfar.analysis import cells
 from howfar.analysis.advice import Advice, advise
@@ -682,20 +682,20 @@ def two_links(path: Path, there: WatchTargets) -> Summary:
 
 
 def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Path, full_links: None) -> None:
-    summary = two_links(tmp_path / "a.howfar", targets(lambda factors: 1.0))
+    summary = two_links(tmp_path / "a.howfar", fake_targets(lambda factors: 1.0))
     assert not is_grid(summary)
     assert {found.confirmed for found in summary.confirmations} == {False}
     for cell in summary.cells:
         if cell.limit is not None:
             assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")
-            assert "gave x 1" in cell.limit.evidence[-1] and "not x 1.50" in cell.limit.text
+            assert "gave 1" in cell.limit.evidence[-1] and "not 1.50 times" in cell.limit.text
     assert not any("faster link" in advice.action for advice in summary.advice), "nothing is advised on its ground"
     for text in (terminal.render(summary), markdown.render(summary), html.render(summary)):
         assert "NOT confirmed" in " ".join(text.split())
 
 
 def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, full_links: None) -> None:
-    summary = two_links(tmp_path / "a.howfar", targets())
+    summary = two_links(tmp_path / "a.howfar", fake_targets())
     assert {found.confirmed for found in summary.confirmations} == {True}
     assert "refuted" not in terminal.render(summary)
     assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}

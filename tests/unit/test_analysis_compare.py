@@ -25,7 +25,7 @@ from howfar.analysis.compare import (
 from howfar.analysis.compare_texts import HOSTS
 from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import IMPLIED_LEVELS
 from howfar.plan.kinds import QUERY
 from howfar.plan.workload import WORKLOADS, RowDistribution, Workload
 from howfar.report.document import AdviceBlock, Document
@@ -130,10 +130,10 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
     before = replanned(before, factors={"threads": [2]}, data={"tables": 10})
     after = replanned(
         after,
-        factors={"threads": [2], **{name: [level] for name, level in ORDINARY.items()}},
+        factors={"threads": [2], **{name: [level] for name, level in IMPLIED_LEVELS.items()}},
         data={"tables": 10, "fit": False},
     )
-    arms = tuple(arm.model_copy(update={"factors": {**arm.factors, **ORDINARY}}) for arm in after.info.arms)
+    arms = tuple(arm.model_copy(update={"factors": {**arm.factors, **IMPLIED_LEVELS}}) for arm in after.info.arms)
     found = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": arms})}))
     assert found.differences == ()
     assert all(arm.same_cell for arm in found.arms)
@@ -266,13 +266,13 @@ def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable
     near, far = (compare(lab, on_hosts(lab, rtt_ns)).hosts_note for rtt_ns in (rtt_of(lab) - 90_000, 600_000))
     assert HOSTS["far"].format(arms="") not in near
     assert "agrees" in far and HOSTS["far"].format(arms="remote") in far
-    assert "Run the laboratory with what was measured between the hosts: --rtt 0.6ms --rate 1gbit." in far
+    assert "Repeat the run in the laboratory with what was measured between the hosts: --rtt 0.6ms --rate 1gbit." in far
 
 
 def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
     lab = synthetic_run(samples=5)
     few = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3)})
-    assert "too close to call" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
+    assert "cannot be judged" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
     tcp = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3 or t.arm != "tcp")})
     assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).hosts_note
 

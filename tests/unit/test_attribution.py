@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.shipped import skip_without
 from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, attribute, limit_of, tcp
-from tests.unit.made_curves import CurveCell, run_of
+from tests.unit.synthetic_curves import CurveCell, run_of
 from tests.unit.synthetic_run import arms, synthetic_run
 
 from howfar.analysis import cells

@@ -68,9 +68,9 @@ def test_the_engine_is_asked_for_it() -> None:
     [
         ("off", None, None),
         ("zstd-3", "zstd", None),
-        ("zstd-3", None, ("nothing", "zstd")),
+        ("zstd-3", None, ("none", "zstd")),
         ("zlib", "zstd", ("zstd", "zlib")),
-        ("off", "zlib", ("zlib", "nothing")),
+        ("off", "zlib", ("zlib", "none")),
     ],
 )
 def test_a_session_is_compressed_as_its_cell_says_whatever_the_job_requested(

@@ -239,7 +239,7 @@ def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path
 
 def test_a_trial_without_a_transaction_is_void(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes(jitter=lambda job: 0.0 if job.target.kind == "unix" else 1.0)
-    with create(tmp_path / "a.howfar", fake_info()) as file, pytest.raises(LabError, match="not one transaction"):
+    with create(tmp_path / "a.howfar", fake_info()) as file, pytest.raises(LabError, match="no transaction"):
         execute_run(file, laboratory, laboratory.clock(), instruments)
 
 

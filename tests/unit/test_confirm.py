@@ -87,7 +87,7 @@ class WatchTargets:
         return execute_run(file, self.laboratory, self.laboratory.clock(), self.instruments, more=more)
 
 
-def targets(
+def fake_targets(
     obeys: Callable[[dict[str, Any]], float] = lambda factors: factors.get("rate_bps", GBIT) / GBIT,
 ) -> WatchTargets:
     """A laboratory whose throughput is multiplied by `obeys`; by default it follows the rate of the link."""
@@ -98,7 +98,7 @@ def targets(
 
 def confirmed(path: Path, there: WatchTargets | None = None, **timing: Any) -> tuple[Run, tuple[Confirmation, ...]]:
     with create(path, fake_info(loaded=loaded(**timing))) as file:
-        (there or targets()).go(file)
+        (there or fake_targets()).go(file)
     run = read_run(path)
     return run, summarise(run).confirmations
 
@@ -111,7 +111,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Remote:
     """The cell over a link of a run in which no limit has been tested yet, and the run's summary."""
     path = tmp_path_factory.mktemp("remote") / "a.howfar"
     with create(path, fake_info(loaded=loaded())) as file:
-        targets().go(file)
+        fake_targets().go(file)
     summary = summarise(read_run(path))
     return next(cell for cell in summary.cells if cell.arm == "remote"), summary
 
@@ -130,7 +130,8 @@ def test_a_full_link_is_confirmed_by_throughput_that_follows_its_rate(
     tmp_path: Path, named: dict[str, Resource], faster: float
 ) -> None:
     named["remote"] = Resource.LINK_TO_CLIENT
-    run, (found,) = confirmed(tmp_path / "a.howfar", targets() if faster > 1 else targets(lambda factors: 1.0))
+    there = fake_targets() if faster > 1 else fake_targets(lambda factors: 1.0)
+    run, (found,) = confirmed(tmp_path / "a.howfar", there)
     assert run.stop is StopReason.WIDTH, "as the plan's own blocks ended"
     assert (found.arm, found.changed, found.blocks) == ("remote", "rate 1gbit -> 1.5gbit", 4)
     assert found.measured.value == pytest.approx(faster, rel=1e-3)
@@ -145,11 +146,11 @@ def test_of_a_full_processor_half_the_connections_get_as_much(
 ) -> None:
     """The link is left as it is: with a fifth of its rate in use, it could not show a difference."""
     named["remote"] = Resource.SERVER_CPU
-    there = targets(lambda factors: factors["threads"] / 16 if follows else 1.0)
+    there = fake_targets(lambda factors: factors["threads"] / 16 if follows else 1.0)
     _, (found,) = confirmed(tmp_path / "a.howfar", there, threads=16)
     assert (found.predicted, found.ratio_if_wrong, found.confirmed) == (1.0, 0.5, holds)
     assert found.changed == "16 -> 8 connections"
-    assert outcome(found) == ("rules out a limit of each connection's own" if holds else "NOT confirmed")
+    assert outcome(found) == ("rules out a limit that each connection has for itself" if holds else "NOT confirmed")
 
 
 @pytest.mark.parametrize(("used", "tried"), [(0.2, False), (0.6, False), (0.7, True)])
@@ -262,7 +263,7 @@ def test_the_plans_own_figures_know_nothing_of_it(tmp_path: Path, named: dict[st
     named["remote"] = Resource.LINK_TO_CLIENT
     run, _ = confirmed(tmp_path / "a.howfar")
     with create(tmp_path / "b.howfar", fake_info(loaded=loaded(confirm=False))) as file:
-        targets().go(file)
+        fake_targets().go(file)
     plain = read_run(tmp_path / "b.howfar")
     left_out = {"run", "created", "confirmations", "unconfirmed"}
     assert summarise(run).model_dump(exclude=left_out) == summarise(plain).model_dump(exclude=left_out)
@@ -292,7 +293,7 @@ def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource
     """Killed before its first trial, within a block, within another, or before its last trial."""
     named["remote"] = Resource.LINK_TO_CLIENT
     whole, expected = confirmed(tmp_path / "whole.howfar")
-    there = targets()
+    there = fake_targets()
 
     class Cut(BaseException):
         pass
@@ -307,7 +308,7 @@ def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource
         there.go(file)
     named.clear()  # what to test was decided before
     with RunFile(path) as file:
-        assert targets().go(file) is StopReason.WIDTH
+        assert fake_targets().go(file) is StopReason.WIDTH
     run = read_run(path)
     assert [place(trial) for trial in run.trials] == [place(trial) for trial in whole.trials]
     assert summarise(run).confirmations == expected
@@ -320,7 +321,7 @@ def place(trial: Trial) -> tuple[int, int, str]:
 def test_its_time_is_kept_free(tmp_path: Path, named: dict[str, Resource]) -> None:
     """Confirming takes eight trials of 5.5 s for each of two curves, and two links: 100 s; 2 blocks of 16.5 s fit in 150 s - 10 s."""
     named["remote"] = Resource.LINK_TO_CLIENT
-    there = targets()
+    there = fake_targets()
     began = there.laboratory.clock()
     run, (found,) = confirmed(tmp_path / "a.howfar", there, time_budget="150s")
     assert run.stop is StopReason.TIME
@@ -332,7 +333,7 @@ def test_its_time_is_kept_free(tmp_path: Path, named: dict[str, Resource]) -> No
 
 def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, Resource]) -> None:
     named["remote"] = Resource.LINK_TO_CLIENT
-    there = targets()
+    there = fake_targets()
 
     def slow(factors: dict[str, Any]) -> float:
         if factors.get("rate_bps", GBIT) > GBIT:
@@ -350,7 +351,7 @@ def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, R
 def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[str, Resource]) -> None:
     """Even if no time was left for its first trial; trials that were measured are kept."""
     named["remote"] = Resource.LINK_TO_CLIENT
-    path, there = tmp_path / "a.howfar", targets()
+    path, there = tmp_path / "a.howfar", fake_targets()
 
     def late(factors: dict[str, Any]) -> float:
         there.laboratory.clock.now_ns += 200 * 10**9 if len(there.engine.jobs) == 6 else 0
@@ -363,7 +364,7 @@ def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[
     more = Extension(confirm=True, only_confirms=True, time_ns=40 * 10**9)
     for measured in (range(1, PAIR_TRIALS), [PAIR_TRIALS]):
         with RunFile(path) as file:
-            assert targets().go(file, more) is StopReason.TIME, "as the plan's own blocks ended"
+            assert fake_targets().go(file, more) is StopReason.TIME, "as the plan's own blocks ended"
         assert len(of_pairs(read_run(path))) in measured
     run = read_run(path)
     assert len(plan_part(run).trials) == len(run.trials) - PAIR_TRIALS
@@ -373,7 +374,7 @@ def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[
 def uneven() -> WatchTargets:
     """A scene with noise, so that a narrower width than the one reached can be requested."""
     noise = random.Random(7)
-    return targets(lambda factors: factors.get("rate_bps", GBIT) / GBIT * noise.uniform(0.99, 1.01))
+    return fake_targets(lambda factors: factors.get("rate_bps", GBIT) / GBIT * noise.uniform(0.99, 1.01))
 
 
 def test_a_run_that_has_ended_is_confirmed_later(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -396,7 +397,7 @@ def test_a_run_that_has_ended_is_confirmed_later(tmp_path: Path, named: dict[str
 
 def test_a_pair_that_stays_void_takes_nothing_from_the_run(tmp_path: Path, named: dict[str, Resource]) -> None:
     named["remote"] = Resource.LINK_TO_CLIENT
-    there = targets()
+    there = fake_targets()
 
     def before(job: LoadJob) -> None:
         if there.laboratory.staged[-1].get("rate_bps") == 3 * GBIT // 2:
@@ -405,16 +406,15 @@ def test_a_pair_that_stays_void_takes_nothing_from_the_run(tmp_path: Path, named
     there.engine.before = before
     run, found = confirmed(tmp_path / "a.howfar", there)
     assert (run.stop, found) == (StopReason.WIDTH, ())
-    assert [one.why for one in summarise(run).unconfirmed] == ["no block in which both were measured"]
+    assert [one.why for one in summarise(run).unconfirmed] == ["no block has both the original and the changed cell"]
 
 
 def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str, Resource]) -> None:
     rates: Any = ["100mbit", "1gbit", "2gbit", "5gbit", "10gbit"]
-    paths: Any = ["socket", "remote"]
-    levels: dict[str, Any] = {"path": paths, "rate": rates, "threads": [16]}
+    levels: dict[str, Any] = {"path": ["socket", "remote"], "rate": rates, "threads": [16]}
     many = load_plan("paths", True, [Override("", ("factors", name), each) for name, each in levels.items()])
     with create(tmp_path / "a.howfar", fake_info(loaded=many)) as file:
-        targets().go(file)
+        fake_targets().go(file)
     run = read_run(tmp_path / "a.howfar")
     names = [arm.name for arm in run.info.arms if arm.role is ArmRole.CONTENDER]
     named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}

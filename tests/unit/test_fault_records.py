@@ -13,7 +13,7 @@ from howfar.contract.replication_receipt import PrimaryState
 from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
 from howfar.experiments.replication.fault.crash import (
-    LOST_KEYS_KEPT,
+    MAX_LOST_KEYS_RECORDED,
     MIN_FAULT_SHARE,
     FaultTimeline,
     StateBeforeFault,
@@ -33,12 +33,12 @@ MS = 1_000_000
 ORIGIN = 5_000 * SECOND
 BROKEN = FaultTimeline(ORIGIN + 2 * SECOND, ORIGIN + 2100 * MS, ORIGIN + 3 * SECOND)
 BEFORE = StateBeforeFault(
-    window_ns=ORIGIN + 1000 * MS,
+    window_began_ns=ORIGIN + 1000 * MS,
     behind=4,
     applied=6,
     cpus=None,
     unreceived=3,
-    heartbeat_ns=90 * MS,
+    heartbeat_age_ns=90 * MS,
     rtt_ns=85 * MS,
 )
 
@@ -109,7 +109,7 @@ def test_what_others_saw_is_held_against_both_sides() -> None:
 
 def test_of_many_lost_keys_the_first_are_kept() -> None:
     found = record(log(*(acknowledged(key, 100 + key) for key in range(1, 100))), [])
-    assert (found.lost, found.lost_keys) == (99, tuple(range(1, LOST_KEYS_KEPT + 1)))
+    assert (found.lost, found.lost_keys) == (99, tuple(range(1, MAX_LOST_KEYS_RECORDED + 1)))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
 
 def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
     """The member is cut off from 2100 to 2600 ms: commits that it acknowledges then are its own, later ones the cluster's."""
-    broken = replace(BROKEN, restored_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
+    broken = replace(BROKEN, restored_ns=ORIGIN + 2600 * MS, rejoin_duration_ns=40 * MS)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
     writes = [write("replica2", 2450), write("replica2", 2800)]
     found = cluster_fields(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, primary_survived=True)
@@ -186,7 +186,7 @@ def test_while_a_node_joined_its_clients_are_counted_until_the_primary_is_killed
         packets=1,
     )
     broken = replace(
-        BROKEN, dead_ns=ORIGIN + 2700 * MS, restored_ns=ORIGIN + 2600 * MS, back_ns=500 * MS, joined=joined
+        BROKEN, dead_ns=ORIGIN + 2700 * MS, restored_ns=ORIGIN + 2600 * MS, rejoin_duration_ns=500 * MS, joined=joined
     )
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2650))
     found = cluster_fields(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), primary_survived=True)

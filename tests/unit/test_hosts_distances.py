@@ -16,7 +16,7 @@ from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.cli.hosts import ShownHost, _network_rows, _warn_of_noise, _warn_of_shared_machines
-from howfar.cli.on_hosts import _with_measured, check_plan
+from howfar.cli.on_hosts import _with_measured_links, check_plan
 from howfar.contract.environment import ClockSync, HostFacts, HostRoles
 from howfar.contract.messages import RttResult
 from howfar.contract.receipt import ByDirection, LinkReceipt, QuantilesNs
@@ -149,7 +149,7 @@ class _Measured:
     """The part of a testbed that describes the network between its hosts."""
 
     link_facts: LinkReceipt | None
-    replica_facts: tuple[LinkReceipt, ...] = ()
+    server_link_facts: tuple[LinkReceipt, ...] = ()
     hop_facts: tuple[LinkReceipt, ...] = ()
     client_facts: tuple[LinkReceipt, ...] = ()
 
@@ -167,7 +167,7 @@ def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
         _apart(*ends, rtt_ns, 10**9 + rtt_ns)
         for ends, rtt_ns in ((("c", "b"), 211_400), (("d", "b"), 85_031_000), (("d", "c"), 84_996_000))
     )
-    found, notes = _with_measured(plan, cast(Any, _Measured(_apart("a", "b", 200_000, 10**9), servers)))
+    found, notes = _with_measured_links(plan, cast(Any, _Measured(_apart("a", "b", 200_000, 10**9), servers)))
     agreed = [cell.factors for cell in cells(found) if cell.factors["replication"] == "galera"]
     assert {factors["distances"] for factors in agreed} == {"0.211ms,85ms,85ms"}
     assert {factors["replica_rate_bps"] for factors in agreed} == {1_060_000_000}, "as of the wire, with its framing"
@@ -181,14 +181,12 @@ def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
 def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> None:
     hop = (_apart("a", "c", 100_000, 10**9), _apart("c", "b", 300_000, 10**8))
     measured = _Measured(_apart("a", "b", 200_000, 10**9), hop_facts=hop)
-    found, notes = _with_measured(load_shipped("hops").plan, cast(Any, measured))
+    found, notes = _with_measured_links(load_shipped("hops").plan, cast(Any, measured))
     assert found.factors.rtt_ns == (200_000,)
-    assert (
-        "to the hop and from it are measured, not set: RTT 0.1ms (c, a), 0.3ms (b, c), goodput of one connection 100mbit"
-        in notes[-1]
-    )
+    assert "the links to the hop and from it are measured, not emulated, so there is no control arm" in notes[-1]
+    assert "RTT 0.1ms (c, a), 0.3ms (b, c), goodput of one connection 100mbit" in notes[-1]
     (link,) = found.factors.rate_bps
-    assert link == 1_060_000_000 and "1.06gbit with framing" in notes[0]
+    assert link == 1_060_000_000 and "1.06gbit including headers" in notes[0]
 
 
 def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
@@ -223,8 +221,9 @@ def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, 
 def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
     links = (_apart("a", "b", 200_000, 10**9), _apart("c", "b", 210_000, 10**8))
     measured = _Measured(links[0], client_facts=links)
-    _, notes = _with_measured(load_plan("paths").plan, cast(Any, measured))
-    assert "the clients' links are measured, not set: RTT 0.2ms (b, a), 0.21ms (b, c), goodput" in notes[-1]
+    _, notes = _with_measured_links(load_plan("paths").plan, cast(Any, measured))
+    assert "the clients' links are measured, not emulated" in notes[-1]
+    assert "RTT 0.2ms (b, a), 0.21ms (b, c), goodput" in notes[-1]
 
     def probe(now_ns: int, link: LinkReceipt) -> LinkReceipt:
         found = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)

@@ -122,8 +122,8 @@ def test_a_command_that_joins_the_hosts_itself_says_so(
     (tmp_path / "hosts.toml").write_text(TWO)
     for is_up in (False, True):
         monkeypatch.setattr(clusters.FileCluster, "is_up", lambda self, is_up=is_up: is_up)
-        assert on_hosts.enter(str(tmp_path / "hosts.toml"))[1] == 0
-        assert ("joining 2 hosts for this command alone" in capsys.readouterr().err) is not is_up
+        assert on_hosts.enter_cluster(str(tmp_path / "hosts.toml"))[1] == 0
+        assert ("joining 2 hosts for this command only" in capsys.readouterr().err) is not is_up
 
 
 def test_the_example_of_several_clients_is_one() -> None:
@@ -247,5 +247,5 @@ def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
 
 
 def test_a_server_is_named_once() -> None:
-    with pytest.raises(UsageError, match="--dsn names the server"):
+    with pytest.raises(UsageError, match="--dsn and --server both name a server"):
         on_hosts.check_options(HostOptions("hosts.toml", None, None, "mysql://u@10.0.0.2/d", None), (), {"--server"})

@@ -121,12 +121,12 @@ def test_honest_pages_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"lie": {"mysql_turns": 1}}, "told 12 turns to mysql, the script has 9"),
-        ({"missing_round_trips": 1}, "mysql counted 8 turns of 3 pages, which told 11"),
-        ({"lie": {"mysql_connects": 1}}, "mysql counted 1 connects of 3 pages, which told 4"),
+        ({"lie": {"mysql_turns": 1}}, "reported 12 round trips to mysql instead of 9"),
+        ({"missing_round_trips": 1}, "mysql counted 8 round trips, but 3 pages reported 11"),
+        ({"lie": {"mysql_connects": 1}}, "mysql counted 1 connections, but 3 pages reported 4"),
         ({"lie": {"misses": 2}}, "missed 6 keys"),
-        ({"host": "10.0.0.1:5"}, "sees PHP at '10.0.0.1:5', the path comes from 'localhost'"),
-        ({"persistent": False, "lie": {"mysql_connects": -1}}, "told 0 connects to mysql, each was to make one"),
+        ({"host": "10.0.0.1:5"}, "sees PHP connect from '10.0.0.1:5' instead of 'localhost'"),
+        ({"persistent": False, "lie": {"mysql_connects": -1}}, "reported 0 connections to mysql instead of one each"),
     ],
 )
 def test_each_lie_is_found(changes: dict[str, Any], says: str) -> None:

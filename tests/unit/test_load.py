@@ -42,7 +42,7 @@ from howfar.load.job import (
     limit_advice,
     parse_workload,
 )
-from howfar.load.report_human import bucket, document, value_ms
+from howfar.load.report_text import bucket_index, document, value_ms
 from howfar.load.result import make_value_counts, percentile_bounds
 from howfar.load.search import (
     CONFIRMATIONS,
@@ -561,8 +561,8 @@ def test_the_bounds_hold_whatever_the_unanswered_would_have_taken(
 
 
 def test_sysbenchs_buckets() -> None:
-    assert [value_ms(bucket(ns)) for ns in (417_000, 36_894_000)] == pytest.approx([0.417, 36.894], rel=0.001)
-    assert (bucket(0), bucket(500), bucket(10**15)) == (0, 0, 1023)
+    assert [value_ms(bucket_index(ns)) for ns in (417_000, 36_894_000)] == pytest.approx([0.417, 36.894], rel=0.001)
+    assert (bucket_index(0), bucket_index(500), bucket_index(10**15)) == (0, 0, 1023)
 
 
 # ---------------------------------------------------------------- receipts and limits of servers

@@ -21,9 +21,9 @@ from tests.unit.rendered import is_short
 from tests.unit.test_other_programs import BUSY
 
 from howfar.contract.messages import Account, Finished, Measuring, Pgbench, Ready, Session, Sysbench
-from howfar.load import report_human
+from howfar.load import report_text
 from howfar.load.conclusion import conclude
-from howfar.load.report_human import (
+from howfar.load.report_text import (
     interval_line,
     pgbench_first_line,
     pgbench_notes,
@@ -51,7 +51,7 @@ def text(lines: list[str]) -> str:
 
 
 def human(result: Result, width: int = 80) -> str:
-    return render(report_human.document(result, WORKLOAD), width, details=True)
+    return render(report_text.document(result, WORKLOAD), width, details=True)
 
 
 def summarized(result: Result) -> dict[str, Any]:
@@ -159,13 +159,13 @@ def test_only_steadiness_needs_a_longer_run() -> None:
 
 
 def test_the_histogram_has_a_title_and_without_latencies_there_is_neither() -> None:
-    blocks = report_human.document(fake_load.result(), WORKLOAD, histogram=True).blocks
+    blocks = report_text.document(fake_load.result(), WORKLOAD, histogram=True).blocks
     (code,) = (block for block in blocks if isinstance(block, Code))
     assert blocks[blocks.index(code) - 1] == Heading(HISTOGRAM)
     assert sum(int(line.split()[-1]) for line in code.lines[1:]) == 1000, "every transaction is in a bucket"
     empty = fake_load.result(done=fake_load.finished([fake_load.histogram("transaction", [])]))
     for result, histogram in ((fake_load.result(), False), (empty, True)):
-        blocks = report_human.document(result, WORKLOAD, histogram=histogram).blocks
+        blocks = report_text.document(result, WORKLOAD, histogram=histogram).blocks
         assert Heading(HISTOGRAM) not in blocks and not any(isinstance(block, Code) for block in blocks)
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.made import with_environment
-from tests.unit.made_curves import REPLIES, WORKLOAD, CurveCell, run_of
 from tests.unit.rendered import findings_of
+from tests.unit.synthetic_curves import REPLIES, WORKLOAD, CurveCell, run_of
 
 from howfar.analysis import plateau
 from howfar.experiments.network.bandwidth.analysis import Curve, Scaling, errors_text, scaling
@@ -226,7 +226,7 @@ def test_an_end_that_was_short_of_processors_had_what_it_used() -> None:
     assert _short("remote", busy={0: 0.9, 1: 0.9}).server_cpus > 0.49, "not full"
     assert _short("remote", server_wait_s=0.0045).server_cpus > 0.49, "not always wanted"
     assert _short("remote", busy=None).server_cpus > 0.49, "no counter says so"
-    assert _short("remote", server_s=0.004, carried=30.0).server_cpus > 0.49, "the link was full"
+    assert _short("remote", server_s=0.004, wire_share=30.0).server_cpus > 0.49, "the link was full"
 
 
 def test_ends_that_share_processors_had_what_both_used() -> None:

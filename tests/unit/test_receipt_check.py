@@ -81,7 +81,7 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
         (_job(), plain_receipt(tcp_nodelay=False), "TCP_NODELAY"),
         (_job(), plain_receipt(tls_client_version="TLSv1.3"), "no TLS was requested, but TLSv1.3"),
         (_job(), plain_receipt(compression="zlib"), "no compression was requested, but zlib"),
-        (_job(tls=Tls()), plain_receipt(), "TLS was requested, but the session is plain"),
+        (_job(tls=Tls()), plain_receipt(), "TLS was requested, but the session is not encrypted"),
         (
             _job(tls=Tls(versions="1.2"), compression=Compression()),
             example_receipt(),
@@ -95,7 +95,7 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
         (
             _job(tls=Tls(resumption=False), compression=Compression()),
             example_receipt(tls_resumed=True),
-            "not to be resumed",
+            "resumed, although that was not",
         ),
         (_job(compression=Compression()), plain_receipt(), "zlib compression was requested, but none"),
         (_job(compression=Compression(algorithm="zstd")), plain_receipt(compression="zlib"), "zstd compression"),

@@ -27,7 +27,7 @@ from howfar.recording.collecting import CollectedEvents, collect
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.marks import VARIABLE, Marks, parse_mark, send
 from howfar.recording.page_costs import cost_pages
-from howfar.recording.path_session import required_speech, usable_pages
+from howfar.recording.path_session import required_protocol, usable_pages
 from howfar.recording.recording import KILLED, Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.recording.summary import RecordingSummary, covered_ns, document, summarise_recording
 from howfar.report.document import AdviceBlock, Answer, Warnings
@@ -227,7 +227,7 @@ def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(
     def spoken(path: str, protocol: str) -> str:
         file = tmp_path / f"{path}-{protocol}"
         recorded(file, (), (trip(1, 1_000),)).finish(RecordingFacts(protocol=protocol))
-        return required_speech(find_path(path), read(file))
+        return required_protocol(find_path(path), read(file))
 
     assert spoken("remote", "mysql") == spoken("stunnel", "unknown") == "sizes"
     assert spoken("pgbouncer", "postgresql") == "postgresql"

@@ -27,7 +27,7 @@ from howfar.runner.trial import Measurement, StartedTrial, run_trial
 from howfar.store import records
 from howfar.store.records import FaultRecord, FollowerLag, Trial, Window
 
-OUTAGE: Factor[str] = Factor("outage", str, "no", "no", is_fault=True)
+OUTAGE: Factor[str] = Factor("outage", str, default="no", implied_level="no", is_fault=True)
 
 
 class OutageRecord(FaultRecord):
@@ -97,7 +97,7 @@ def test_a_record_of_lag_is_read_as_the_class_that_has_its_fields(monkeypatch: p
 
 
 def test_a_setting_of_sessions_is_requested_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    key: Factor[str] = Factor("key", str, "fetched", "fetched")
+    key: Factor[str] = Factor("key", str, default="fetched", implied_level="fetched")
     setting = SessionSetting(key, "fetch_server_key", lambda level: None if level == "fetched" else False)
     monkeypatch.setattr(sessions, "SESSION_SETTINGS", (setting,))
     assert make_session(session_spec({"path": "tcp"}), None).fetch_server_key

@@ -242,7 +242,7 @@ def test_late_packets_are_named_alike_in_old_and_new_files() -> None:
     assert [(kind.id, kind.subject, kind.count) for kind in voids] == [("late-packets", "replica1", 2)]
     assert voids[0].ranges == {"lateness_ns": (1_200_000, 3_000_000)}
     found = summary("bandwidth").model_copy(update={"void_trials": 2, "voids": voids})
-    late_line = "2 x replica1: packets to the client were late on the emulated link by 1.2ms (p99.9, allowed 1ms)"
+    late_line = "2 x replica1: packets to the client were late on the emulated link by 1.2ms (p99.9, limit 1ms)"
     assert late_line in figures.void_line(found)
     assert figures.void_cause(found) == "packets to the client were late on the emulated link"
 

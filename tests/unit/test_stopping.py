@@ -16,11 +16,11 @@ from howfar.recording.calibration import Rhythm, _count_round_trips, calibration
 from howfar.stopping import (
     END_SIGNALS,
     EndRequested,
-    end_request_exit_code,
-    forwarding_end_requests_to,
-    handling_end_requests,
-    holding_end_requests,
-    raising_end_requests,
+    deferring_end_signals,
+    end_signal_exit_code,
+    forwarding_end_signals_to,
+    handling_end_signals,
+    raising_on_end_signals,
     temporary_folder,
 )
 
@@ -29,10 +29,10 @@ from howfar.stopping import (
 def test_each_request_raises_what_undoes_all(number: int) -> None:
     """[rec-15] The exit code contains the signal's number."""
     before = [signal.getsignal(one) for one in END_SIGNALS]
-    with pytest.raises(KeyboardInterrupt) as raised, raising_end_requests(), temporary_folder() as folder:
+    with pytest.raises(KeyboardInterrupt) as raised, raising_on_end_signals(), temporary_folder() as folder:
         made = folder
         os.kill(os.getpid(), number)
-    assert not made.exists() and end_request_exit_code() == 128 + number
+    assert not made.exists() and end_signal_exit_code() == 128 + number
     assert number == signal.SIGINT or (
         isinstance(raised.value, EndRequested) and raised.value.exit_code == 128 + number
     )
@@ -51,7 +51,7 @@ def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("os.mkdir", make_and_ask)
-    with pytest.raises(EndRequested), raising_end_requests(), temporary_folder():
+    with pytest.raises(EndRequested), raising_on_end_signals(), temporary_folder():
         pytest.fail("it was not asked to end")
     assert list(tmp_path.iterdir()) == []
 
@@ -60,9 +60,9 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
     """The command received the signal and has ended; its exit code counts."""
     script = "trap 'exit 6' TERM; echo up; while :; do sleep 0.01; done"
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
-    with raising_end_requests():
+    with raising_on_end_signals():
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        with forwarding_end_requests_to(process):
+        with forwarding_end_signals_to(process):
             os.kill(os.getpid(), signal.SIGTERM)
             assert process.wait(MAX_S) == 6
         os.kill(os.getpid(), signal.SIGTERM)
@@ -73,7 +73,7 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with handling_end_requests(lambda number: pytest.fail(f"signal {number}")), holding_end_requests():
+        with handling_end_signals(lambda number: pytest.fail(f"signal {number}")), deferring_end_signals():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)

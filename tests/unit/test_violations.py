@@ -35,8 +35,12 @@ EXAMPLES: dict[str, Any] = {
 }
 """A value for each format of a field."""
 LATE = (
-    "packets to the client were late on the emulated link by 5.5ms (p99.9, allowed 5ms): the machine was too busy, or the "
-    "emulator was stopped"
+    "packets to the client were late on the emulated link by 5.5ms (p99.9, limit 5ms): the machine was too busy, or the "
+    "emulator was suspended"
+)
+LOST = (
+    "the emulated link to the server itself lost packets (segments without a buffer: 1, not transmitted: 0; packets that "
+    "overflowed the socket: unknown)"
 )
 MINIMUM_WORDS = 3
 
@@ -77,20 +81,20 @@ def test_the_sentence_of_every_template_is_read_back(text: ViolationText) -> Non
         (violation("late-packets", end="client", lateness_ns=5_500_000, percentile=99.9, allowed_ns=5_000_000), LATE),
         (
             violation("link-lost-packets", end="server", arena_segments=1, transmit_segments=0, socket_packets=None),
-            "the link to the server lost what no queue explains (segments: arena 1, transmit 0; packets: socket unknown)",
+            LOST,
         ),
         (
             violation("cpu-slept", "host c", cpu="0", sleeps_per_s=900.2),
-            "host c: CPU 0 was to poll while idle and slept 900 times a second",
+            "host c: CPU 0 should have polled while idle, but slept 900 times a second",
         ),
         (
             violation("session-encryption", reporter="server", obtained_tls="", expected_tls="TLSv1.3"),
-            "for the server the session was in plain text, expected encrypted (TLSv1.3)",
+            "according to the server, the session was in plain text instead of encrypted (TLSv1.3)",
         ),
         (violation("keys-not-found", keys=1), "1 key was not found, although all were set"),
         (
             violation("disturbed-by", program="cargo (pid 4711)", used_cpus=1.0, machine_cpus=2),
-            "other programs disturbed it: cargo (pid 4711) used 1.0 of 2 CPUs",
+            "other programs disturbed the trial: cargo (pid 4711) used 1.0 of 2 CPUs",
         ),
         (violation("of-a-newer-version", size_bytes=7), "of-a-newer-version (size_bytes 7)"),
     ],
@@ -159,5 +163,5 @@ def test_odd_parameters_of_a_damaged_file_still_make_a_sentence() -> None:
     odd = Violation(
         id="late-packets", parameters={"subject": "x", "lateness_ns": "much", "percentile": 1, "allowed_ns": -3.5}
     )
-    assert odd.sentence.startswith("packets to the unknown were late on the emulated link by much (p1, allowed ")
+    assert odd.sentence.startswith("packets to the unknown were late on the emulated link by much (p1, limit ")
     assert Violation(id="keys-evicted", parameters={"keys": 1.5}).sentence.startswith("the server evicted 1.5 keys")

@@ -1,12 +1,13 @@
-//! Sleeping until a given time and waking on time: pure arithmetic on clock readings that the caller passes in.
+//! Sleeping until a given time and waking on time, and releasing packets early enough to leave on time on average: pure arithmetic on
+//! clock readings that the caller passes in.
 //!
 //! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose CPUs halt).
-//! So it asks to be woken earlier by its usual lateness, and spins until the due time. Spinning may use only a share of the CPU time;
-//! when that share is used up, the sleeper wakes late, and its lateness is recorded.
+//! So it asks to be woken early, by as much as it usually is late, and spins until the due time. Spinning may use only a share of the
+//! CPU time; when that share is used up, the sleeper wakes late, and its lateness is recorded.
 
 use crate::effects::Nanos;
 
-/// Maximum lead: how much earlier than due a sleeper asks to be woken.
+/// Maximum lead: how long before the due time a sleeper asks to be woken. Also the maximum lead of an early release.
 const MAX_LEAD: Nanos = 60_000;
 /// Minimum lead: a shorter wait is spent spinning, because going to sleep costs more.
 const MIN_LEAD: Nanos = 3_000;
@@ -15,8 +16,8 @@ const MIN_LEAD: Nanos = 3_000;
 /// large.
 const LEAD_STEP: Nanos = 2_000;
 const STEP_DOWN_DIVISOR: Nanos = 16;
-/// Spinning may use 1/`SPIN_DIVISOR` of the time: little at a high packet rate, when the processor is awake and wakes on time, and
-/// enough for one waking per millisecond, however late it is.
+/// Spinning may use 1/`SPIN_DIVISOR` of the elapsed time. At a high packet rate that is little for each packet, but then the CPU stays
+/// awake and wakes on time; at one waking per millisecond it is 31 µs for each.
 const SPIN_DIVISOR: Nanos = 32;
 /// Unused spinning time accumulates up to this.
 const MAX_SPIN_BUDGET: Nanos = 2_000_000;
@@ -59,14 +60,14 @@ impl Sleeper {
         }
     }
 
-    /// Record that `time` was spent spinning.
-    pub(crate) fn record_spin(&mut self, time: Nanos) {
-        self.spin_budget = self.spin_budget.saturating_sub(time);
+    /// Record that `duration` was spent spinning.
+    pub(crate) fn record_spin(&mut self, duration: Nanos) {
+        self.spin_budget = self.spin_budget.saturating_sub(duration);
     }
 
-    /// Adapt the lead to a sleep that should have ended at `wake_at` and ended at `woken`.
-    pub(crate) fn record_sleep(&mut self, wake_at: Nanos, woken: Nanos) {
-        self.lead = if woken > wake_at + self.lead {
+    /// Adapt the lead to a sleep that should have ended at `wake_at` and ended at `ended_at`.
+    pub(crate) fn record_sleep(&mut self, wake_at: Nanos, ended_at: Nanos) {
+        self.lead = if ended_at > wake_at + self.lead {
             (self.lead + LEAD_STEP).min(MAX_LEAD)
         } else {
             self.lead
@@ -77,12 +78,12 @@ impl Sleeper {
 }
 
 /// Lateness beyond this is a stall, not the usual lateness: it counts as this much.
-const STALL: Nanos = 200_000;
+const MAX_LATENESS: Nanos = 200_000;
 /// Averaging window, in packets.
 const WINDOW_PACKETS: i64 = 64;
 
-/// How early to release packets so that they leave on time on average: by their usual lateness. The remaining error is symmetric
-/// and adds nothing to the mean round trip.
+/// How early to release packets so that they leave on time on average: by their usual lateness. The remaining errors average out, so
+/// they add nothing to the mean round trip.
 #[derive(Debug)]
 pub(crate) struct EarlyRelease {
     /// In parts of 1/[`WINDOW_PACKETS`] ns.
@@ -91,7 +92,7 @@ pub(crate) struct EarlyRelease {
 }
 
 impl EarlyRelease {
-    /// Release packets early by at most a quarter of `delay`, the direction's delay.
+    /// Release packets early by at most a quarter of `delay`, the minimum one-way delay of a direction of the link.
     pub(crate) fn new(delay: Nanos) -> Self {
         let mut early_release = Self {
             scaled_lead: 0,
@@ -101,7 +102,7 @@ impl EarlyRelease {
         early_release
     }
 
-    /// Adapt to a new delay of the direction; the usual lateness that was learned is kept.
+    /// Adapt to a new minimum delay of the direction; the usual lateness that was learned is kept.
     pub(crate) fn set_delay(&mut self, delay: Nanos) {
         self.max_lead = (delay / 4).min(MAX_LEAD);
         self.scaled_lead = self.scaled_lead.min(self.max_lead as i64 * WINDOW_PACKETS);
@@ -113,7 +114,8 @@ impl EarlyRelease {
 
     /// Learn from a packet that was due at `due` and left at `departed`.
     pub(crate) fn record_departure(&mut self, due: Nanos, departed: Nanos) {
-        let lateness = (departed as i64 - due as i64).clamp(-(STALL as i64), STALL as i64);
+        let lateness =
+            (departed as i64 - due as i64).clamp(-(MAX_LATENESS as i64), MAX_LATENESS as i64);
         self.scaled_lead =
             (self.scaled_lead + lateness).clamp(0, self.max_lead as i64 * WINDOW_PACKETS);
     }
@@ -169,8 +171,8 @@ mod tests {
         assert_eq!(early_release.lead(), 0);
     }
 
-    /// `scaled_lead` accumulates the lateness itself, so the sum of all lateness does not go below zero, except by what the end of a
-    /// burst subtracts.
+    /// As long as nothing is clamped, `scaled_lead` is the sum of all lateness; it never goes below zero, so packets do not leave
+    /// early on average.
     #[test]
     fn bursts_do_not_make_the_mean_early() {
         let mut early_release = EarlyRelease::new(10_000_000);

@@ -1,4 +1,4 @@
-//! An open connection's socket and the layers above it. `connection` decides what is sent.
+//! An open connection's socket and the layers above it. The module `connection` decides what is sent.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,17 +13,17 @@ use crate::socket::send_some;
 use crate::statements::Statements;
 use crate::worker::driver::{Driver, Registration};
 
-/// An open connection's socket and the state of the layers above it: channel, replies, statements.
+/// An open connection: its socket, its channel, the state of its protocol, and its prepared statements.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(crate) socket: OwnedFd,
     pub(crate) channel: Channel,
     pub(crate) replies: Replies,
     pub(crate) statements: Statements,
-    /// Bytes that the socket did not take at once; nearly always empty.
+    /// Bytes that could not be sent at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
     pub(crate) registration: Registration,
-    /// Whether the socket is in blocking mode: a receive without `DONTWAIT` waits.
+    /// Whether the socket is in blocking mode.
     pub(crate) is_blocking: bool,
 }
 
@@ -40,14 +40,14 @@ impl Transport {
         }
     }
 
-    /// Send unsent bytes, as far as the socket takes them.
+    /// Send as many of the unsent bytes as is possible now.
     pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
         let sent = driver.send(&self.socket, &mut self.registration, &self.unsent)?;
         self.unsent.drain(..sent);
         Ok(())
     }
 
-    /// Send the packet in `context`; bytes that the socket does not take are kept in `unsent`.
+    /// Send the packet in `context`; bytes that cannot be sent now are kept in `unsent`.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -76,7 +76,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Send the protocol's goodbye and close. The work is done, so errors are ignored: the server may be gone.
+    /// Send the protocol's quit message and close. Errors are ignored, because the server may be gone already.
     pub(crate) fn close_with_goodbye(mut self) {
         let bytes = self.replies.sealed_goodbye(&mut self.channel);
         let _ = send_some(&self.socket, &bytes);

@@ -17,10 +17,10 @@ const TABLE: &str = "sbtest1";
 /// The scramble of every connection. It may be constant, because no password is checked.
 const SCRAMBLE: [u8; 20] = *b"null.null.null.null.";
 
-/// The answers for one kind of client, packets numbered from 1. Of each pair, the second has the flag that another result follows.
+/// The answers for one kind of client, with sequence numbers from 1. In each pair, the second answer has [`MORE_RESULTS`] set.
 #[derive(Debug)]
 pub(crate) struct ClientAnswers {
-    done: [Vec<u8>; 2],
+    ok: [Vec<u8>; 2],
     row: [Vec<u8>; 2],
     status: [Vec<u8>; 2],
     /// The answer to an execute: the row in binary, without the column definition if the client caches it.
@@ -52,13 +52,13 @@ impl AnswerBook {
     }
 
     pub(crate) fn greeting(&self, connection: u32) -> Vec<u8> {
-        let (version, mariadb) = match self.flavour {
+        let (version, is_mariadb) = match self.flavour {
             // MariaDB puts `5.5.5-` before its version for the sake of old replicas.
             Flavour::Mariadb => ("5.5.5-10.11.0-MariaDB-howfar-null", true),
             Flavour::Mysql => ("8.4.0-howfar-null", false),
         };
         let mut out = Vec::new();
-        server::greeting(&mut out, version, connection, SCRAMBLE, mariadb);
+        server::greeting(&mut out, version, connection, SCRAMBLE, is_mariadb);
         out
     }
 
@@ -71,7 +71,7 @@ impl AnswerBook {
         parameters: u16,
     ) {
         let columns = u16::from(has_row);
-        let mut next = server::prepared(out, statement, columns, parameters);
+        let mut sequence = server::prepared(out, statement, columns, parameters);
         let parameter = Column {
             table: "",
             name: "?",
@@ -79,14 +79,14 @@ impl AnswerBook {
             length: 0,
         };
         for _ in 0..parameters {
-            next = parameter.write(out, next);
+            sequence = parameter.write(out, sequence);
         }
         if parameters > 0 {
-            next = server::end(out, next, AUTOCOMMIT);
+            sequence = server::end(out, sequence, AUTOCOMMIT);
         }
         if has_row {
-            next = column_c(self.column_length).write(out, next);
-            server::end(out, next, AUTOCOMMIT);
+            sequence = column_c(self.column_length).write(out, sequence);
+            server::end(out, sequence, AUTOCOMMIT);
         }
     }
 }
@@ -138,7 +138,7 @@ impl ClientAnswers {
             ..text_row
         };
         Self {
-            done: flag_pair.map(|flags| {
+            ok: flag_pair.map(|flags| {
                 let mut out = Vec::new();
                 server::ok(&mut out, 1, flags);
                 out
@@ -149,11 +149,11 @@ impl ClientAnswers {
         }
     }
 
-    /// The answer to one statement of the text protocol, packets numbered from 1.
+    /// The answer to one statement of the text protocol, with sequence numbers from 1.
     #[inline]
-    pub(crate) fn text(&self, kind: Kind, more_follow: bool) -> &[u8] {
+    pub(crate) fn text_answer(&self, kind: Kind, more_follow: bool) -> &[u8] {
         let pair = match kind {
-            Kind::Done => &self.done,
+            Kind::Ok => &self.ok,
             Kind::Row => &self.row,
             Kind::Status => &self.status,
         };
@@ -162,8 +162,8 @@ impl ClientAnswers {
 
     /// An OK packet as the complete answer to a command.
     #[inline]
-    pub(crate) fn done(&self) -> &[u8] {
-        &self.done[0]
+    pub(crate) fn ok(&self) -> &[u8] {
+        &self.ok[0]
     }
 }
 
@@ -204,17 +204,17 @@ impl ResultSet<'_> {
         if self.caches_metadata {
             header.push(u8::from(self.has_definitions));
         }
-        let mut next = write_packet(&mut out, 1, &header);
+        let mut sequence = write_packet(&mut out, 1, &header);
         if self.has_definitions {
             for column in self.columns {
-                next = column.write(&mut out, next);
+                sequence = column.write(&mut out, sequence);
             }
         }
-        next = server::end(&mut out, next, status);
+        sequence = server::end(&mut out, sequence, status);
         for row in self.rows {
-            next = write_packet(&mut out, next, row);
+            sequence = write_packet(&mut out, sequence, row);
         }
-        server::end(&mut out, next, status);
+        server::end(&mut out, sequence, status);
         out
     }
 }
@@ -241,16 +241,22 @@ mod tests {
         for reply_bytes in [0, 119, 300, 70_000] {
             for caches_metadata in [false, true] {
                 let answers = ClientAnswers::new(reply_bytes, caches_metadata);
-                let text =
-                    |kind| count_rows(answers.text(kind, false), caches_metadata, false, &[]);
-                assert_eq!(text(Kind::Done), Some(0));
+                let text = |kind| {
+                    count_rows(
+                        answers.text_answer(kind, false),
+                        caches_metadata,
+                        false,
+                        &[],
+                    )
+                };
+                assert_eq!(text(Kind::Ok), Some(0));
                 assert_eq!(text(Kind::Row), Some(1));
                 assert_eq!(text(Kind::Status), Some(3));
                 let execute_answer =
                     count_rows(&answers.execute_answer, caches_metadata, true, &[STRING]);
                 assert_eq!(execute_answer, Some(1));
                 assert_eq!(
-                    count_rows(answers.done(), caches_metadata, true, &[]),
+                    count_rows(answers.ok(), caches_metadata, true, &[]),
                     Some(0)
                 );
             }
@@ -259,7 +265,8 @@ mod tests {
 
     #[test]
     fn the_answer_to_a_point_select_is_as_long_as_a_real_servers() {
-        // Column count, end, row of marker, NULL bits, length and 119 bytes, end: each with a packet header of 4 bytes.
+        // Four packets, each with a header of 4 bytes: column count and metadata flag; EOF; the row (marker, NULL bitmap, length, 119
+        // bytes); EOF.
         let cached = (4 + 2) + (4 + 5) + (4 + 122) + (4 + 5);
         assert_eq!(ClientAnswers::new(119, true).execute_answer.len(), cached);
         let mut definition = Vec::new();
@@ -273,9 +280,9 @@ mod tests {
     #[test]
     fn an_answer_can_announce_another_result() {
         let answers = ClientAnswers::new(119, false);
-        for kind in [Kind::Done, Kind::Row, Kind::Status] {
+        for kind in [Kind::Ok, Kind::Row, Kind::Status] {
             assert_eq!(
-                count_rows(answers.text(kind, true), false, false, &[]),
+                count_rows(answers.text_answer(kind, true), false, false, &[]),
                 None
             );
         }

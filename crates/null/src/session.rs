@@ -113,7 +113,7 @@ impl Session {
                 out.extend_from_slice(if has_row {
                     &answers.execute_answer
                 } else {
-                    answers.done()
+                    answers.ok()
                 });
             }
             QUERY => answer_query(body, answers, out),
@@ -136,7 +136,7 @@ impl Session {
             );
             return;
         };
-        let has_row = statement::classify(sql) != Kind::Done;
+        let has_row = statement::classify(sql) != Kind::Ok;
         self.statements = self.statements.wrapping_add(1);
         let id = (self.statements << 1) | u32::from(has_row);
         book.write_prepared(out, id, has_row, parameters);
@@ -150,7 +150,7 @@ fn answer_query(sql: &[u8], answers: &ClientAnswers, out: &mut Vec<u8>) {
     while let Some(sql_statement) = statements.next() {
         let start = out.len();
         let has_more = statements.peek().is_some();
-        out.extend_from_slice(answers.text(statement::classify(sql_statement), has_more));
+        out.extend_from_slice(answers.text_answer(statement::classify(sql_statement), has_more));
         if next_sequence != 1 || has_more {
             next_sequence = server::renumber(&mut out[start..], next_sequence);
         }
@@ -161,7 +161,7 @@ fn answer_query(sql: &[u8], answers: &ClientAnswers, out: &mut Vec<u8>) {
 fn answer_other(code: u8, answers: &ClientAnswers, out: &mut Vec<u8>) {
     match code {
         PING | INIT_DB | CHANGE_USER | RESET_STATEMENT | RESET_CONNECTION => {
-            out.extend_from_slice(answers.done());
+            out.extend_from_slice(answers.ok());
         }
         SET_OPTION => {
             server::end(out, 1, server::AUTOCOMMIT);
@@ -308,7 +308,7 @@ mod tests {
         assert!(reply_to(&mut session, &book, &request).is_empty());
         for code in [PING, RESET_CONNECTION, INIT_DB] {
             let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, code]);
-            assert_eq!(bytes, book.answers(true).done());
+            assert_eq!(bytes, book.answers(true).ok());
         }
         let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
         let error = ServerError::parse(&bytes[HEADER_LEN..]).expect("the answer is an error");

@@ -7,7 +7,7 @@ use howfar_wire::sql::{CodeBytes, Dialect};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An OK packet, without rows.
-    Done,
+    Ok,
     /// One row of one column.
     Row,
     /// Names and values of the session's status.
@@ -40,7 +40,7 @@ pub(crate) fn classify(sql: &[u8]) -> Kind {
     {
         Kind::Row
     } else {
-        Kind::Done
+        Kind::Ok
     }
 }
 
@@ -83,12 +83,12 @@ mod tests {
             ("  select 1", Kind::Row),
             ("(SELECT 1) UNION (SELECT 2)", Kind::Row),
             ("SHOW SESSION STATUS", Kind::Status),
-            ("BEGIN", Kind::Done),
-            ("COMMIT", Kind::Done),
-            ("UPDATE sbtest1 SET k=k+1 WHERE id=1", Kind::Done),
-            ("INSERT INTO t SELECT 1", Kind::Done),
-            ("selection", Kind::Done),
-            ("", Kind::Done),
+            ("BEGIN", Kind::Ok),
+            ("COMMIT", Kind::Ok),
+            ("UPDATE sbtest1 SET k=k+1 WHERE id=1", Kind::Ok),
+            ("INSERT INTO t SELECT 1", Kind::Ok),
+            ("selection", Kind::Ok),
+            ("", Kind::Ok),
         ] {
             assert_eq!(classify(sql.as_bytes()), expected, "{sql}");
         }

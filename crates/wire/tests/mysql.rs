@@ -1,4 +1,4 @@
-//! The split of a stream does not change its meaning, plain or through compressed frames; garbage is refused and never causes a panic.
+//! The decoder gives the same result however its input is split, compressed or not, and never panics on garbage.
 
 use howfar_wire::mysql::answer::AnswerCounts;
 use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
@@ -7,8 +7,8 @@ use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::mysql::{Answer, Framer, Malformed, Outcome, command, frame};
 use proptest::prelude::*;
 
-/// `bytes` in pieces of the given sizes, repeated as needed.
-fn cut<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+/// Split `bytes` into pieces whose lengths cycle through `sizes`.
+fn split<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     sizes.iter().cycle().map_while(move |&size| {
         let (piece, rest) = bytes.split_at(size.min(bytes.len()));
         bytes = rest;
@@ -16,7 +16,7 @@ fn cut<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a 
     })
 }
 
-/// The outcome of an answer, which must come with the last of the pieces.
+/// Feed the pieces to `answer`; its outcome, if it is complete. No piece may follow the one that completes it.
 fn answer_outcome<'a>(
     mut answer: Answer,
     types: &[u8],
@@ -25,14 +25,14 @@ fn answer_outcome<'a>(
 ) -> Result<Option<Outcome>, Malformed> {
     let mut outcome = None;
     for piece in pieces {
-        assert!(outcome.is_none(), "the answer ends with the last piece");
+        assert!(outcome.is_none(), "no piece follows the end of the answer");
         outcome = answer.feed(piece, types, &mut handling)?;
     }
     Ok(outcome)
 }
 
-/// The outcome of an answer of binary rows with one column, fed in pieces of the given sizes, repeated as needed.
-fn outcome(
+/// Decode an answer with binary rows of one column, fed in pieces whose lengths cycle through `sizes`.
+fn binary_outcome(
     stream: &[u8],
     sizes: &[usize],
     caches_metadata: bool,
@@ -40,10 +40,10 @@ fn outcome(
 ) -> Result<Option<Outcome>, Malformed> {
     let mut answer = Answer::new(caches_metadata);
     answer.begin(true);
-    answer_outcome(answer, &[254], cut(stream, sizes), handling)
+    answer_outcome(answer, &[254], split(stream, sizes), handling)
 }
 
-fn definition() -> Vec<u8> {
+fn column_definition() -> Vec<u8> {
     let mut payload = b"\x03def\x06sbtest\x07sbtest1\x07sbtest1\x01c\x01c\x0c".to_vec();
     payload.extend_from_slice(&[45, 0, 0xE0, 1, 0, 0, 254, 1, 0, 0, 0, 0]);
     payload
@@ -58,7 +58,7 @@ fn result_set(rows: &[Vec<u8>], has_definitions: bool, caches_metadata: bool) ->
     };
     let mut sequence = frame::write_packet(&mut out, 1, header);
     if has_definitions {
-        sequence = frame::write_packet(&mut out, sequence, &definition());
+        sequence = frame::write_packet(&mut out, sequence, &column_definition());
     }
     sequence = frame::write_packet(&mut out, sequence, b"\xFE\0\0\x02\0");
     for row in rows {
@@ -76,8 +76,8 @@ fn result_set(rows: &[Vec<u8>], has_definitions: bool, caches_metadata: bool) ->
     out
 }
 
-/// The outcome of one result with columns and this number of `rows`.
-fn read_outcome(rows: u64) -> Outcome {
+/// The outcome of one result set with this number of rows.
+fn result_set_outcome(rows: u64) -> Outcome {
     Outcome::Done(AnswerCounts {
         rows,
         reads: 1,
@@ -85,21 +85,21 @@ fn read_outcome(rows: u64) -> Outcome {
     })
 }
 
-fn all_handlings() -> [RowHandling; 3] {
+fn all_row_handlings() -> [RowHandling; 3] {
     [RowHandling::Skip, RowHandling::touch(), RowHandling::Decode]
 }
 
 proptest! {
     #[test]
-    fn any_split_counts_the_same_rows(
+    fn splitting_does_not_change_the_number_of_rows(
         rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..12),
         sizes in prop::collection::vec(1_usize..200, 1..20),
         caches_metadata in any::<bool>(),
         has_definitions in any::<bool>(),
     ) {
         let stream = result_set(&rows, has_definitions || !caches_metadata, caches_metadata);
-        for handling in all_handlings() {
-            prop_assert_eq!(outcome(&stream, &sizes, caches_metadata, handling), Ok(Some(read_outcome(rows.len() as u64))));
+        for handling in all_row_handlings() {
+            prop_assert_eq!(binary_outcome(&stream, &sizes, caches_metadata, handling), Ok(Some(result_set_outcome(rows.len() as u64))));
         }
     }
 
@@ -107,15 +107,15 @@ proptest! {
     fn a_truncated_answer_never_ends(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), cut in any::<prop::sample::Index>()) {
         let stream = result_set(&rows, true, true);
         let cut = cut.index(stream.len());
-        for handling in all_handlings() {
-            prop_assert_eq!(outcome(&stream[..cut], &[7], true, handling), Ok(None));
+        for handling in all_row_handlings() {
+            prop_assert_eq!(binary_outcome(&stream[..cut], &[7], true, handling), Ok(None));
         }
     }
 
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..600), sizes in prop::collection::vec(1_usize..50, 1..5), caches_metadata in any::<bool>()) {
-        for handling in all_handlings() {
-            drop(outcome(&bytes, &sizes, caches_metadata, handling));
+        for handling in all_row_handlings() {
+            drop(binary_outcome(&bytes, &sizes, caches_metadata, handling));
         }
         drop(Greeting::parse(&bytes));
         let mut framer = Framer::new(1000);
@@ -124,12 +124,12 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_byte_never_panics(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+    fn a_changed_byte_never_causes_a_panic(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let mut stream = result_set(&rows, true, true);
         let at = at.index(stream.len());
         stream[at] = to;
-        for handling in all_handlings() {
-            drop(outcome(&stream, &[stream.len()], true, handling));
+        for handling in all_row_handlings() {
+            drop(binary_outcome(&stream, &[stream.len()], true, handling));
         }
     }
 
@@ -142,7 +142,7 @@ proptest! {
         }
         let mut framer = Framer::new(1 << 20);
         let mut found = Vec::new();
-        for mut piece in cut(&stream, &sizes) {
+        for mut piece in split(&stream, &sizes) {
             while let Some(payload) = framer.next(&mut piece).expect("the packets are valid") {
                 found.push(payload.to_vec());
             }
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn an_execute_contains_its_values(statement in any::<u32>(), values in prop::collection::vec(any::<i64>(), 0..40), first in any::<bool>()) {
+    fn an_execute_command_contains_its_values(statement in any::<u32>(), values in prop::collection::vec(any::<i64>(), 0..40), first in any::<bool>()) {
         let mut packet = vec![0xAA];
         let mut execute = command::Execute::begin(&mut packet, statement, first, values.len());
         for value in &values {
@@ -203,8 +203,8 @@ fn a_row_of_16_mib_is_one_row() {
     frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
     for handling in [RowHandling::Skip, RowHandling::touch()] {
         assert_eq!(
-            outcome(&stream, &[4096, 3], true, handling),
-            Ok(Some(read_outcome(1)))
+            binary_outcome(&stream, &[4096, 3], true, handling),
+            Ok(Some(result_set_outcome(1)))
         );
     }
 }
@@ -213,7 +213,8 @@ fn a_row_of_16_mib_is_one_row() {
 fn errors_are_returned_and_trailing_bytes_refused() {
     let mut stream = Vec::new();
     frame::write_packet(&mut stream, 1, b"\xFF\xBD\x04#40001Deadlock found");
-    let Ok(Some(Outcome::Failed(error))) = outcome(&stream, &[3], true, RowHandling::Skip) else {
+    let Ok(Some(Outcome::Failed(error))) = binary_outcome(&stream, &[3], true, RowHandling::Skip)
+    else {
         panic!("the outcome is an error")
     };
     assert_eq!(
@@ -221,11 +222,11 @@ fn errors_are_returned_and_trailing_bytes_refused() {
         (1213.into(), "40001", "Deadlock found")
     );
     stream.push(0);
-    assert!(outcome(&stream, &[4096], true, RowHandling::Skip).is_err());
-    let mut wrong_number = Vec::new();
-    frame::write_packet(&mut wrong_number, 2, b"\0\0\0\x02\0\0\0");
+    assert!(binary_outcome(&stream, &[4096], true, RowHandling::Skip).is_err());
+    let mut wrong_sequence = Vec::new();
+    frame::write_packet(&mut wrong_sequence, 2, b"\0\0\0\x02\0\0\0");
     assert_eq!(
-        outcome(&wrong_number, &[1], true, RowHandling::Skip),
+        binary_outcome(&wrong_sequence, &[1], true, RowHandling::Skip),
         Err(Malformed::Sequence {
             expected: 1,
             received: 2
@@ -266,7 +267,7 @@ fn a_greeting_is_parsed_and_answered_without_tls_or_compression() {
     }
 }
 
-/// The result of one of several statements.
+/// The result of one statement of a query with several.
 #[derive(Debug, Clone)]
 enum StatementResult {
     Affected(u8),
@@ -282,7 +283,7 @@ fn statement_results() -> impl Strategy<Value = Vec<StatementResult>> {
     prop::collection::vec(result, 1..7)
 }
 
-/// The packets of all results, numbered consecutively, and their counts.
+/// All results as consecutively numbered packets, and the counts that are expected of them.
 fn write_results(results: &[StatementResult]) -> (Vec<u8>, AnswerCounts) {
     let (mut out, mut sequence, mut counts) = (Vec::new(), 1, AnswerCounts::default());
     for (number, result) in results.iter().enumerate() {
@@ -298,7 +299,7 @@ fn write_results(results: &[StatementResult]) -> (Vec<u8>, AnswerCounts) {
             }
             StatementResult::Rows(rows) => {
                 sequence = frame::write_packet(&mut out, sequence, &[1]);
-                sequence = frame::write_packet(&mut out, sequence, &definition());
+                sequence = frame::write_packet(&mut out, sequence, &column_definition());
                 sequence = frame::write_packet(&mut out, sequence, b"\xFE\0\0\x02\0");
                 for row in rows {
                     let row = [&[row.len() as u8], row.as_slice()].concat();
@@ -314,7 +315,7 @@ fn write_results(results: &[StatementResult]) -> (Vec<u8>, AnswerCounts) {
     (out, counts)
 }
 
-/// The outcome of an answer of text rows.
+/// Decode an answer with rows in the text protocol.
 fn text_outcome<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     handling: RowHandling,
@@ -330,10 +331,10 @@ fn piece_sizes() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn any_split_of_several_results_has_the_same_counts(results in statement_results(), sizes in piece_sizes()) {
+    fn splitting_several_results_does_not_change_their_counts(results in statement_results(), sizes in piece_sizes()) {
         let (stream, counts) = write_results(&results);
-        for handling in all_handlings() {
-            prop_assert_eq!(text_outcome(cut(&stream, &sizes), handling), Ok(Some(Outcome::Done(counts))));
+        for handling in all_row_handlings() {
+            prop_assert_eq!(text_outcome(split(&stream, &sizes), handling), Ok(Some(Outcome::Done(counts))));
         }
     }
 
@@ -348,18 +349,18 @@ proptest! {
         let mut codec = Codec::new(algorithm).expect("the level is valid");
         let (stream, counts) = write_results(&results);
         let mut frames = Vec::new();
-        for (number, piece) in cut(&stream, &frame_sizes).enumerate() {
+        for (number, piece) in split(&stream, &frame_sizes).enumerate() {
             codec.write_frame((number + 1) as u8, piece, &mut frames);
         }
         let mut unpacker = Unpacker::default();
         unpacker.expect_answers(1);
         let mut unpacked = Vec::new();
-        for piece in cut(&frames, &sizes) {
+        for piece in split(&frames, &sizes) {
             let mut out = Vec::new();
             unpacker.feed(&mut codec, piece, &mut out).expect("the frames are valid");
             unpacked.push(out);
         }
-        for handling in all_handlings() {
+        for handling in all_row_handlings() {
             let pieces = unpacked.iter().map(Vec::as_slice).filter(|piece| !piece.is_empty());
             prop_assert_eq!(text_outcome(pieces, handling), Ok(Some(Outcome::Done(counts))));
         }

@@ -1,7 +1,7 @@
-"""Parses server addresses in the notations of drivers, consoles and clients. No I/O.
+"""Parses server addresses in the forms that drivers and command-line clients use: URLs, DSNs, connection strings. No I/O.
 
-`parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats a text
-that may be part of a password: a message quotes parts of an address only if their meaning is certain.
+`parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. Messages
+quote a part of an address only if it cannot belong to a password.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from howfar.services import SERVICES, ServiceName
 
 MAX_LENGTH: Final = 16_384
 """Maximum length of a target, in characters."""
-EXAMPLES: Final = (
-    "Write for example mysql://USER@HOST:3306/DATABASE, postgresql://USER@HOST/DATABASE, redis://HOST:6379, "
-    "memcached://HOST:11211, HOST:PORT, or the path of a socket. docs/addresses.md lists all forms."
+ADVICE: Final = (
+    "Use, for example, mysql://USER@HOST:3306/DATABASE, postgresql://USER@HOST/DATABASE, redis://HOST:6379, "
+    "memcached://HOST:11211, HOST:PORT, or the path of a socket. docs/addresses.md has all forms."
 )
 _UNSUPPORTED_SCHEMES: Final = {
     "sqlserver": "SQL Server", "mssql": "SQL Server", "oracle": "Oracle", "sqlite": "SQLite", "mongodb": "MongoDB",
@@ -52,41 +52,41 @@ def looks_like_url(text: str) -> bool:
 
 
 def parse(text: str) -> ParsedTarget:
-    """Parse a server's address in any notation. Raises UsageError, whose message repeats no possible secret."""
+    """Parse a server's address in any form. Raises UsageError; its message never quotes what may be a secret."""
     if len(text) > MAX_LENGTH or "\0" in text:
-        raise UsageError(f"the target has more than {MAX_LENGTH} characters, or a NUL", EXAMPLES)
+        raise UsageError(f"the target is longer than {MAX_LENGTH} characters or contains a NUL character", ADVICE)
     text = text.strip()
     if text.startswith("-"):
-        raise UsageError("a target is expected here, not an option", EXAMPLES)
+        raise UsageError("a target is expected here, not an option", ADVICE)
     scheme, colon, rest = text.partition(":")
     scheme = scheme.lower()
     if colon and rest.startswith("//") and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         return _parse_url(scheme, text)
     if scheme == "jdbc":
         return _parse_jdbc(rest)
-    if colon and (parse_pdo := _PDO_PARSERS.get(scheme)) is not None and "=" in rest:
-        return parse_pdo(dict(_split_pairs("PDO DSN", rest)))
+    if colon and (parse_pdo_dsn := _PDO_PARSERS.get(scheme)) is not None and "=" in rest:
+        return parse_pdo_dsn(dict(_split_pairs("PDO DSN", rest)))
     if re.match(r"[A-Za-z_ ]+=", text):
         return _parse_assignments(text)
     if mysql.GO_DSN_PATTERN.search(text) and not text.startswith(("/", ".")):
-        return mysql.parse_go(text)
+        return mysql.parse_go_dsn(text)
     return _parse_location(text)
 
 
 def _parse_url(scheme: str, url: str) -> ParsedTarget:
-    plain, plus, driver = scheme.partition("+")
+    dialect, plus, driver = scheme.partition("+")
     if scheme in libpq.SCHEMES:
         return libpq.parse_uri(url)
     if scheme in mysql.SCHEMES:
         return mysql.parse_url(url)
     if scheme in (*caches.REDIS_SCHEMES, *caches.MEMCACHED_SCHEMES):
         return caches.parse_url(scheme, url)
-    if plus and scheme not in _UNSUPPORTED_SCHEMES and plain in (*libpq.SCHEMES, *mysql.SCHEMES):
-        return _parse_sqlalchemy(plain, driver, url)
-    product = _UNSUPPORTED_SCHEMES.get(scheme) or _UNSUPPORTED_SCHEMES.get(plain)
+    if plus and scheme not in _UNSUPPORTED_SCHEMES and dialect in (*libpq.SCHEMES, *mysql.SCHEMES):
+        return _parse_sqlalchemy(dialect, driver, url)
+    product = _UNSUPPORTED_SCHEMES.get(scheme) or _UNSUPPORTED_SCHEMES.get(dialect)
     if product is not None:
         raise UsageError(f"{product} is not supported", "MySQL, MariaDB, PostgreSQL, Redis, Valkey and Memcached are.")
-    raise UsageError("the text before :// is not the name of a supported server", EXAMPLES)
+    raise UsageError("the URL's scheme, the part before ://, is not that of a supported server", ADVICE)
 
 
 _SQLALCHEMY: Final = re.compile(
@@ -94,16 +94,16 @@ _SQLALCHEMY: Final = re.compile(
     r"(?:(?:\[(?P<v6>[^/\?]+)\]|(?P<v4>[^/:\?]+))?(?::(?P<port>[^/\?]*))?)?(?:/(?P<database>[^\?]*))?(?:\?(?P<query>.*))?",
     re.DOTALL,
 )
-"""SQLAlchemy's own pattern of a URL."""
+"""The pattern by which SQLAlchemy itself parses URLs."""
 
 
-def _parse_sqlalchemy(product: str, driver: str, url: str) -> ParsedTarget:
+def _parse_sqlalchemy(dialect: str, driver: str, url: str) -> ParsedTarget:
     form = "SQLAlchemy URL"
     match = _SQLALCHEMY.fullmatch(url)
     if match is None or "@" in f"{match['v4']}{match['v6']}{match['port']}{match['database']}":
-        raise UsageError(f"the {form} cannot be read", ESCAPING_ADVICE)
+        raise UsageError(f"the {form} is malformed", ESCAPING_ADVICE)
     if driver == "pyodbc":
-        raise UsageError("ODBC's data sources are not read", EXAMPLES)
+        raise UsageError("ODBC data sources (driver pyodbc) are not supported", ADVICE)
     parts = {
         "user": unquote(match["user"] or ""),
         "password": unquote(match["password"] or ""),
@@ -112,7 +112,7 @@ def _parse_sqlalchemy(product: str, driver: str, url: str) -> ParsedTarget:
         "database": match["database"] or "",
     }
     query = parse_qsl(match["query"] or "", keep_blank_values=True)
-    if product in mysql.SCHEMES:
+    if dialect in mysql.SCHEMES:
         return mysql.parse_sqlalchemy(form, driver, parts, query)
     return libpq.parse_sqlalchemy(form, parts, query)
 
@@ -124,23 +124,23 @@ def _parse_jdbc(rest: str) -> ParsedTarget:
         return mysql.parse_jdbc(product, rest)
     if product in libpq.SCHEMES:
         if "@" in path:
-            raise UsageError("the JDBC URL of this driver has no user before @", "Write ?user=USER&password=….")
+            raise UsageError("PostgreSQL's JDBC URLs cannot have a user before @", "Write ?user=USER&password=….")
         return libpq.parse_jdbc(path, mysql.query_pairs(query, plus_is_space=True))
-    raise UsageError("the JDBC URL is for a server that is not supported", EXAMPLES)
+    raise UsageError("the JDBC URL is for a server that is not supported", ADVICE)
 
 
 _PDO_PARSERS: Final[dict[str, Callable[[dict[str, str]], ParsedTarget]]] = {
-    "mysql": mysql.parse_pdo,
-    "pgsql": libpq.parse_pdo,
+    "mysql": mysql.parse_pdo_dsn,
+    "pgsql": libpq.parse_pdo_dsn,
 }
 _FIRST_PAIR: Final = re.compile(r"\s*([^=;]*?)\s*=\s*('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s;]*)\s*(;|$)?", re.DOTALL)
 
 
 def _parse_assignments(text: str) -> ParsedTarget:
-    """Parse libpq's keywords, separated by spaces, or a connection string, separated by semicolons. Raises UsageError."""
+    """Parse libpq's pairs of keyword and value, or an ADO.NET connection string with semicolons. Raises UsageError."""
     first = _FIRST_PAIR.match(text)
     if first is None:
-        raise UsageError("the target is not understood", EXAMPLES)
+        raise UsageError("the target is not understood", ADVICE)
     if first[3] != ";" and first[1] in libpq.PARAMETERS:
         return libpq.parse_keywords(text)
     pairs = _split_pairs("connection string", text)
@@ -148,14 +148,14 @@ def _parse_assignments(text: str) -> ParsedTarget:
     libpq_names = {name.replace(" ", "") for name in libpq.ADO_PARAMETERS}
     mysql_names = {name.replace(" ", "") for name in mysql.ADO_PARAMETERS}
     if not names & (libpq_names | mysql_names):
-        raise UsageError("the target is not understood", EXAMPLES)
+        raise UsageError("the target is not understood", ADVICE)
     if len(names & libpq_names) > len(names & mysql_names) or ("host" in names and names <= libpq_names):
-        return libpq.parse_ado(pairs)
-    return mysql.parse_ado(pairs)
+        return libpq.parse_ado_net(pairs)
+    return mysql.parse_ado_net(pairs)
 
 
 def _split_pairs(form: str, text: str) -> list[tuple[str, str]]:
-    """Split pairs at semicolons; a value may be quoted, with quotes inside doubled. Raises UsageError."""
+    """Split pairs NAME=VALUE at semicolons. A value may be quoted; quotes in it are doubled. Raises UsageError."""
     pairs: list[tuple[str, str]] = []
     pattern = re.compile(r"\s*([^=;]+?)\s*=\s*(\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|[^;]*?)\s*(?:;|$)", re.DOTALL)
     position = 0
@@ -163,7 +163,7 @@ def _split_pairs(form: str, text: str) -> list[tuple[str, str]]:
         match = pattern.match(text, position)
         if match is None:
             raise UsageError(
-                f"part {len(pairs) + 1} of the {form} is not NAME=VALUE", "Quote a value that has ; or quotes in it."
+                f"part {len(pairs) + 1} of the {form} is not NAME=VALUE", "Quote values that contain ; or quotes."
             )
         value = match[2]
         if value[:1] in ("'", '"') and len(value) > 1:
@@ -180,7 +180,7 @@ def _parse_location(text: str) -> ParsedTarget:
     """Parse the path of a socket, HOST:PORT, or a host alone. Raises UsageError."""
     if "@" in text:
         raise UsageError(
-            "the target is not understood: it has an account, but does not say which server it is for",
+            "the target has a user name, but does not say what kind of server it is",
             "Begin it with mysql://, postgresql:// or redis://.",
         )
     if "/" in text and ":" not in text:
@@ -190,22 +190,22 @@ def _parse_location(text: str) -> ParsedTarget:
         try:
             port = parse_port(match[3]) if match[3] else None
         except ValueError as error:
-            raise UsageError(f"the target is not HOST:PORT: {error}", EXAMPLES) from None
+            raise UsageError(f"the target is not HOST:PORT: {error}", ADVICE) from None
         return ParsedTarget(ServerAddress(host=match[1] or match[2], port=port), None, "HOST:PORT" if port else "host")
     if re.fullmatch(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?", text) and text.count(":") > 1:
         return ParsedTarget(ServerAddress(host=text), None, "host")
     if re.fullmatch(r"[\w-]+", text):
-        raise UsageError("a single word is not the name of a host", f"Write HOST:PORT, or localhost. {EXAMPLES}")
-    raise UsageError("the target is not understood", EXAMPLES)
+        raise UsageError("a single word is not taken as a host name", f"Write HOST:PORT, or localhost. {ADVICE}")
+    raise UsageError("the target is not understood", ADVICE)
 
 
 def protocol_by_port(port: int | None) -> ServiceName | None:
-    """Return the kind of server that has this default port, or None."""
+    """Return the kind of server whose default port this is, or None."""
     return next((service.name for service in SERVICES.values() if service.port == port), None)
 
 
 def _protocol_of_socket(path: str) -> ServiceName | None:
-    """Return the kind of server that the name of a socket suggests, or None."""
+    """Guess the kind of server from the name of its socket; None if it is unknown."""
     name = path.lower()
     for service in SERVICES.values():
         if any(part.lower() in name for part in service.socket_names):

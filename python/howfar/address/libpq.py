@@ -286,19 +286,19 @@ def keyword_pairs(text: str) -> dict[str, str]:
 
 def _keyword_value(text: str, position: int) -> tuple[str, int]:
     """Parse the value at a position. Returns the value and the position after it. Raises UsageError."""
-    is_quoted = text.startswith("'", position)
-    position += is_quoted
+    is_toml_string = text.startswith("'", position)
+    position += is_toml_string
     value = ""
     while position < len(text):
         if text[position] == "\\":
             value += text[position + 1 : position + 2]
             position += 2
-        elif (is_quoted and text[position] == "'") or (not is_quoted and text[position] in _SPACE):
+        elif (is_toml_string and text[position] == "'") or (not is_toml_string and text[position] in _SPACE):
             return value, position + 1
         else:
             value += text[position]
             position += 1
-    if is_quoted:
+    if is_toml_string:
         raise UsageError("a quote in the libpq keywords is not closed", "Write \\' for a quote in a value.")
     return value, position
 
@@ -572,13 +572,13 @@ ADO_PARAMETERS: Final[dict[str, Parameter]] = {
 """Keywords of Npgsql."""
 
 
-def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
+def parse_ado_net(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """Parse the pairs of `Host=h;Username=u;Password=p` as Npgsql does. Raises UsageError."""
     return _with_protocol(
         read_parameters("connection string", pairs, ADO_PARAMETERS, lambda name: name.lower().replace(" ", ""))
     )
 
 
-def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
+def parse_pdo_dsn(pairs: Mapping[str, str]) -> ParsedTarget:
     """Parse the pairs of `pgsql:host=h;dbname=d`; PHP passes the keywords on to libpq. Raises UsageError."""
     return build_target("PDO DSN", pairs)

@@ -384,7 +384,7 @@ GO_DSN_PATTERN: Final = re.compile(
 )
 
 
-def parse_go(dsn: str) -> ParsedTarget:
+def parse_go_dsn(dsn: str) -> ParsedTarget:
     """Parse `user:password@tcp(host:port)/db?name=value` as go-sql-driver does: from the last slash. Raises UsageError."""
     form = "Go DSN"
     account_and_network, slash, database_and_query = dsn.rpartition("/")
@@ -460,7 +460,7 @@ _PDO_PARAMETERS: Final[dict[str, Parameter]] = {
 }
 
 
-def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
+def parse_ado_net(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """Parse the pairs of `Server=h;Uid=u;Pwd=p`. Raises UsageError."""
     parsed = read_parameters("connection string", pairs, ADO_PARAMETERS, lambda name: name.lower().replace(" ", ""))
     if (parsed.address.host or "").startswith("/"):
@@ -468,6 +468,6 @@ def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     return _with_protocol(parsed)
 
 
-def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
+def parse_pdo_dsn(pairs: Mapping[str, str]) -> ParsedTarget:
     """Parse the pairs of `mysql:host=h;dbname=d`; without a host, or with localhost, PHP uses the socket. Raises UsageError."""
     return _with_libmysqlclient_socket(read_parameters("PDO DSN", pairs.items(), _PDO_PARAMETERS))

@@ -15,7 +15,7 @@ from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOS
 from howfar.analysis.confirmation import TOLERANCE
 from howfar.findings import Finding, Quantity, describe, fill, join_clauses
 from howfar.plan.factor import FactorLevels
-from howfar.plan.factors import FACTORS, ORDINARY, RATE_BPS, RTT_NS, SERVER_LINKS, node_rtts_ns, offered_per_s
+from howfar.plan.factors import FACTORS, IMPLIED_LEVELS, RATE_BPS, RTT_NS, SERVER_LINKS, node_rtts_ns, offered_per_s
 from howfar.plan.kinds import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
 from howfar.plan.types import Timing, factors_model
@@ -125,7 +125,7 @@ _MAX_LINK_DIFFERENCE = 0.25
 """Maximum relative difference between two links that are still compared, if one was measured between hosts."""
 _MIN_REPORTED_DIFFERENCE = RTT_OFF_MAX_SHARE
 """Minimum relative difference of two links that the report states: the tolerance of an emulated link."""
-_LINK_LEVELS = {name: factor.link_level for name, factor in FACTORS.items() if factor.link_level}
+_LINK_LEVELS = {name: factor.link_setting for name, factor in FACTORS.items() if factor.link_setting}
 _MEASURED_FACTORS = (*_LINK_LEVELS, *(links.pairs.name for links in SERVER_LINKS))
 """Factors whose level is measured, not set, between hosts."""
 
@@ -204,7 +204,7 @@ def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComp
     usable = (
         (option, name)
         for option, name in _LINK_OPTIONS.items()
-        if host_levels.get(name) not in (None, FACTORS[name].ordinary)
+        if host_levels.get(name) not in (None, FACTORS[name].implied_level)
     )
     options = " ".join(f"{option} {_with_unit(name, host_levels[name])}" for option, name in usable)
     return fill(HOSTS["far-laboratory" if options else "far-unknown"], far=far, options=options)
@@ -318,7 +318,7 @@ def _is_near(name: str, one: float, other: float) -> bool:
 
 def _levels(arm: Arm) -> FactorLevels:
     """Levels of an arm's cell, with defaults filled in: a run that does not vary a factor may omit it."""
-    return {**ORDINARY, **arm.factors}
+    return {**IMPLIED_LEVELS, **arm.factors}
 
 
 def _are_nodes_near(one: FactorLevels, other: FactorLevels) -> bool:
@@ -358,7 +358,7 @@ def _collect_facts(run: Run) -> dict[str, object]:
     levels = _levels(baseline) if baseline else {}
     facts: dict[str, object] = {"plan": info.plan_name, "quick": info.quick}
     if baseline is not None:
-        facts["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
+        facts["baseline"] = {name: level for name, level in sorted(levels.items()) if IMPLIED_LEVELS.get(name) != level}
     for table in ("factors", *_PLAN_TABLES, *_NAMED_TABLES):
         for key, value in _plan_table(run, table).items():
             if table != "timing" or key in COMPARED_TIMING:
@@ -388,7 +388,7 @@ def _plan_table(run: Run, table: str) -> Mapping[str, object]:
     if (model := _NAMED_TABLES.get(table)) is not None:
         return {name: _with_defaults(model, entry) for name, entry in value.items() if isinstance(entry, Mapping)}
     if table == "factors":
-        return _with_defaults(factors_model(), {**{name: [level] for name, level in ORDINARY.items()}, **value})
+        return _with_defaults(factors_model(), {**{name: [level] for name, level in IMPLIED_LEVELS.items()}, **value})
     filled = _with_defaults(_PLAN_TABLES[table], value)
     if table == "workload":
         kind = WORKLOADS.get(str(filled["kind"]))

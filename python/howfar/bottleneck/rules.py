@@ -13,7 +13,7 @@ from typing import Literal
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import Cycle, double_counted_share, largest_parts, part_us
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
-from howfar.bottleneck.texts import DIRECTIONS, NO_USERS, PART_SHARE, UNEXPLAINED, USER_SHARE, USERS
+from howfar.bottleneck.texts import CPU_USER_SHARE, CPU_USERS, DIRECTIONS, NO_CPU_USERS, PART_SHARE, UNEXPLAINED
 from howfar.findings import Finding, fill
 from howfar.model.resource import Resource
 
@@ -58,7 +58,10 @@ def make_finding(finding_id: str, **parameters: str | int | float) -> Finding:
 def _users_text(shares: Mapping[str, float]) -> str:
     """Users of a CPU, the largest first: `server 62 %, emulator 35 %`."""
     named = sorted((item for item in shares.items() if item[1] >= _MIN_NAMED_SHARE), key=lambda item: -item[1])
-    return ", ".join(fill(USER_SHARE, name=USERS.get(role, role), share=share) for role, share in named) or NO_USERS
+    return (
+        ", ".join(fill(CPU_USER_SHARE, name=CPU_USERS.get(role, role), share=share) for role, share in named)
+        or NO_CPU_USERS
+    )
 
 
 def _cpu_use(cpus: CpuSet) -> Finding:

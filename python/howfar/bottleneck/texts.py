@@ -17,8 +17,8 @@ LIMITS: Texts = {
     "busy-thread": "one thread of the {role} was on a CPU for {share:share} of the time, while other CPUs had idle time",
     "busy-thread-and-cpus": "one thread of the {role} was on a CPU for {share:share} of the time, and the other CPUs were full too",
     "busy-emulator": "one thread of howfar's link emulator was on a CPU for {share:share} of the time",
-    "waiting-server": "the server waits for a CPU for {share:share} of transaction time (users: {users})",
-    "waiting-load-generator": "the load generator waited for a CPU for {share:share} of the time (users: {users})",
+    "waiting-server": "the server waited for a CPU for {share:share} of transaction time (CPU in use by: {users})",
+    "waiting-load-generator": "the load generator waited for a CPU for {share:share} of the time (CPU in use by: {users})",
     "receive-window": "the {receiver}'s receive window holds the {sender} back for {share:share} of its sending time",
     "send-buffer": "the {sender}'s send buffer holds it back for {share:share} of its sending time",
     "loss": "segments are lost: {share:share} were retransmitted{not_full:?, although the link is not full}",
@@ -33,7 +33,7 @@ LIMITS: Texts = {
     # The limit is unknown.
     "perhaps-full-link": "the limit is unknown: the link {direction} carries {speed:exact} MiB/s, at least {share:share} of what one "
     "connection got before the run, and may be full",
-    "unknown": "the limit is unknown: no counter shows a full resource, and transaction time is {parts}",
+    "unknown": "the limit is unknown: no counter shows a full resource, and transaction time consists of {parts}",
     "differing-trials": "the limit is unknown: the {trials} trials have different limits ({counts}), and their pooled figures "
     "match none of them",
 }
@@ -61,7 +61,7 @@ FACTS: Texts = {
     "longer-round-trips": "round trips take {ratio:.1f} times as long as the shortest",
     "dropping-queue": "{speed:exact} MiB/s were sent into the link, whose queue drops the excess",
     "queue": "the link queues up to {kb:.0f} kB",
-    "thread-time": "the busiest thread was on a CPU for {share:share} of the time ({limit:share} or more counts as always "
+    "thread-time": "the busiest thread was on a CPU for {share:share} of the time ({limit:share} or more counts as fully "
     "busy)",
     "cpu-use": "{used:share} of the {host}'s CPU is in use: {users}",
     "cpu-time": "transactions spend {share:share} of their time on these CPUs or waiting for them",
@@ -72,7 +72,8 @@ FACTS: Texts = {
     "retransmits": "retransmitted segments per transaction: {count:n} (below {limit:share} of all segments, retransmissions cost "
     "almost nothing)",
     "timeouts": "retransmission timeouts per transaction, of 200 ms each: {count:n}",
-    "unknown-timeouts": "retransmission timeouts were not counted, so the cost is an upper bound",
+    "unknown-timeouts": "retransmission timeouts were not counted, so every retransmission is taken for one: the time lost is "
+    "an upper bound",
     "primary-wait": ACKNOWLEDGEMENT.measured,
     "unknown-primary-wait": ACKNOWLEDGEMENT.unmeasured,
     "writes": "durable writes per transaction: {count:n}",
@@ -85,9 +86,10 @@ FACTS: Texts = {
     "load-cpu-use": "this load uses {used:share} of the {host}'s CPU",
     "link-use": "{bound:?at most }{used:share} of the link {direction} is in use",
     "unknown-windows": "windows and send buffers are unknown, because connections are short-lived",
-    "unproven": "{share:share} of transaction time is unexplained or an upper bound: a full resource could hide there",
+    "unproven": "{share:share} of transaction time is unexplained or known only as an upper bound: a full resource could "
+    "hide there",
     # Trials, judged one by one.
-    "agreeing-trials": "the same limit results from {count} of {trials} trials judged alone",
+    "agreeing-trials": "judged one by one, {count} of {trials} trials have the same limit",
     "together": "the pooled trials point to {limit}, which no single trial does",
 }
 
@@ -101,8 +103,8 @@ REMEDIES: Texts = {
     "{emulator:share} of the server's CPU",
     "client-cpu": "more CPU for the load generator, or a second load generator",
     "emulator-cpu": "a machine with spare CPUs for howfar's link emulator",
-    "no-forwarder": "plain TCP instead of a forwarder, or more connections where one thread serves each",
-    "server-threads": "more threads of the server for this work, or more connections where one thread serves each",
+    "no-forwarder": "plain TCP instead of a forwarder, or, if one thread serves each connection, more connections",
+    "server-threads": "more threads of the server for this work, or, if one thread serves each connection, more connections",
     "receive-window": "a larger receive window (net.ipv4.tcp_rmem of the receiver)",
     "send-buffer": "a larger send buffer (net.ipv4.tcp_wmem of the sender)",
     "more-windows": "more connections, each with a window of its own",
@@ -124,11 +126,11 @@ REMEDIES: Texts = {
     "separate-cpus": "separate CPUs for each of these programs; which of them would gain most is unknown",
     "undecided": "whether {one} or {other} helps more is too close to call",
 }
-"""Changes. Where the gain has a bound, an effect follows. `savers`: `BYTE_SAVERS`."""
+"""Changes that would help. If the gain can be bounded, the change is put into one of `EFFECTS`. `savers`: `BYTE_SAVERS`."""
 
 EFFECTS: Texts = {
     "about": "{change}, for about {gain:n} times the throughput{interval}",
-    "at-most": "{change}, for at most {gain:n} times the throughput{interval}{perhaps:?, perhaps hardly any more}"
+    "at-most": "{change}, for at most {gain:n} times the throughput{interval}{perhaps:? (perhaps hardly any gain)}"
     "{next:?, until {next} is full}",
     "none": "{change}, for hardly any more throughput{next:?, because {next} is also full}",
 }
@@ -148,13 +150,14 @@ NON_REMEDIES: Texts = {
 }
 
 DIRECTIONS = {"to_client": "to the client", "to_server": "to the server"}
-USERS = {"link": "howfar's link emulator", "others": "other programs"}
+CPU_USERS = {"link": "howfar's link emulator", "others": "other programs"}
 """Names of users of a CPU. Other users are named by their role."""
-NO_USERS = "no known program"
-USER_SHARE, PART_SHARE = "{name} {share:share}", "{share:share} {name}"
+NO_CPU_USERS = "no known program"
+CPU_USER_SHARE, PART_SHARE = "{name} {share:share}", "{share:share} {name}"
 """Entries in lists: a user of a CPU, and a part of transaction time."""
 TRIALS_PER_LIMIT = "{limit} in {count}"
 INTERVALS: Texts = {"one": " (one block)", "few": " ({figures})", "many": " [{figures}]"}
+"""By the number of blocks: one; too few for an interval, so their values; enough for an interval."""
 UNEXPLAINED = "unexplained"
 """The name of time that no part explains."""
 
@@ -162,11 +165,11 @@ TESTS: Texts = {
     # What a test rules out.
     "rules-out-link": "the link",
     "rules-out-shared": "a limit that connections share",
-    "rules-out-own": "a limit of each connection's own",
+    "rules-out-own": "a limit that each connection has for itself",
     # Why a limit was not tested.
     "too-little": "too few connections to halve, and the link is used too little for its rate to matter",
-    "near": "{changed} would change too little to be seen: the next limit is near",
-    "unmeasured": "no block in which both were measured",
+    "near": "{changed} would have too small an effect to be seen: the next limit is near",
+    "unmeasured": "no block has both the original and the changed cell",
     "untestable": "the laboratory cannot change this resource alone",
     f"untestable {Resource.COMMIT.id}": "how many transactions share one durable write cannot be predicted",
     f"untestable {Resource.ACKNOWLEDGEMENT.id}": ACKNOWLEDGEMENT.untestable,
@@ -175,6 +178,6 @@ TESTS: Texts = {
     f"untestable {Resource.NOT_ESTABLISHED.id}": "no limit was established",
     # What a test showed.
     "refuted": "refuted by a test: {outcome}",
-    "outcome": "{changed} gave x {measured}, not x {predicted:.2f}",
+    "outcome": "{changed} gave {measured} times the throughput, not {predicted:.2f} times",
 }
 """Texts of the tests of limits."""

@@ -1,8 +1,8 @@
-"""One file for each command. Only this package chooses exit codes. Start at `main.py`."""
+"""The command line: a module for each command, and what they share. Start at `main.py`; `exit_codes.py` has the exit codes."""
 
 _ALLOCATIONS_PER_COLLECTION = 50_000
 """Number of new objects after which the garbage collector runs. With Python's default of 700 it would run dozens of times while a
-command is loaded, and find nothing, because objects that modules define stay."""
+command is loaded, and find nothing to free, because what modules define stays alive."""
 
 
 def main() -> int:
@@ -10,11 +10,11 @@ def main() -> int:
     import gc
     from contextlib import ExitStack
 
-    from howfar.stopping import holding_end_requests, raising_end_requests
+    from howfar.stopping import deferring_end_signals, raising_on_end_signals
 
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
-    with raising_end_requests(), ExitStack() as signals_held:
-        signals_held.enter_context(holding_end_requests())  # until the code that handles requests to end is loaded
+    with raising_on_end_signals(), ExitStack() as deferral:
+        deferral.enter_context(deferring_end_signals())  # until the code that handles SIGINT and SIGTERM is loaded
         try:
             from howfar.cli.hide_arguments import hide_passwords
 
@@ -22,22 +22,22 @@ def main() -> int:
             from howfar.cli.main import run_command_line
         except (ImportError, MemoryError, OSError) as error:
             return _report_failed_import(error)
-        return run_command_line(on_loaded=signals_held.close)
+        return run_command_line(on_loaded=deferral.close)
 
 
 def _report_failed_import(error: Exception) -> int:
-    """Report that howfar could not be loaded, and return the exit code. Raises an error that is a bug of howfar."""
+    """Report that howfar could not be loaded, and return the exit code. Raises the error again if it is a bug in howfar."""
     import sys
 
     from howfar.cli.exit_codes import NO_MEMORY
-    from howfar.cli.memory import lacks_memory
+    from howfar.cli.memory import is_out_of_memory
     from howfar.errors import incomplete_installation
 
-    if not isinstance(error, OSError) and not lacks_memory(error):
-        missing = incomplete_installation(error)
-        if missing is None:
+    if not isinstance(error, OSError) and not is_out_of_memory(error):
+        incomplete = incomplete_installation(error)
+        if incomplete is None:
             raise error
-        print(f"howfar: {missing.message}\n  {missing.advice}", file=sys.stderr)
-        return missing.exit_code
-    print("howfar: this process may not have enough memory or open files (ulimit -v, -n)", file=sys.stderr)
+        print(f"howfar: {incomplete.message}\n  {incomplete.advice}", file=sys.stderr)
+        return incomplete.exit_code
+    print("howfar: out of memory or of open files; check ulimit -v and ulimit -n", file=sys.stderr)
     return NO_MEMORY

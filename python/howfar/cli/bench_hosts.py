@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howfar.cli.on_hosts import enter, join_hosts
+from howfar.cli.on_hosts import enter_cluster, join_hosts
 from howfar.cli.screen import blocks_option, columns, json_option, note
 from howfar.stats.intervals import MIN_BLOCKS, interval_text
 from howfar.units import format_duration_ns
@@ -46,7 +46,7 @@ def hosts_command(
     use on a load host during the window. Against a server with a service time, p50 and p99 of connections divided over all clients are
     compared with those from one client.
     """
-    cluster, code = enter(source)
+    cluster, code = enter_cluster(source)
     if code is not None:
         return code
     from howfar.fleet.roles import assign_hosts, parse_role_hosts, with_clients

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howfar.cli.on_hosts import enter, join_hosts
+from howfar.cli.on_hosts import enter_cluster, join_hosts
 from howfar.cli.screen import columns, json_option, note
 from howfar.cli.suggest import Group
 from howfar.contract.environment import ClockSync, HostFacts, Interface
@@ -68,7 +68,7 @@ def show_command(source: str, as_json: bool) -> int:
     measured for 5 s in each direction. What a host does not report is shown as unknown. Hosts that are not up are joined only for the
     duration of this command. `--json` adds minima, 99th percentiles, retransmissions and bounds.
     """
-    cluster, code = enter(source)
+    cluster, code = enter_cluster(source)
     return _show(cluster, as_json) if code is None else code
 
 

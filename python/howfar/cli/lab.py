@@ -50,7 +50,7 @@ from howfar.plan.factor import Level
 from howfar.plan.factors import IDLE, PATH, TLS
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
-from howfar.stopping import forwarding_end_requests_to
+from howfar.stopping import forwarding_end_signals_to
 from howfar.store.partial import is_written_in_place
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -514,7 +514,7 @@ def _command_launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]
 def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
     arguments = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     process = launcher.popen(arguments, env={**os.environ, **variables})
-    with forwarding_end_requests_to(process):
+    with forwarding_end_signals_to(process):
         code = process.wait()
     return shell_exit_code(code)
 

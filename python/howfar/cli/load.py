@@ -28,7 +28,7 @@ from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load, run_tables
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.lab.programs import watching_programs
-from howfar.load import report_human
+from howfar.load import report_text
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
 from howfar.load.conclusion import Conclusion, conclude, conclude_search
 from howfar.load.job import (
@@ -52,7 +52,7 @@ from howfar.load.job import (
     transport_line,
 )
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
-from howfar.load.report_human import (
+from howfar.load.report_text import (
     pgbench_first_line,
     pgbench_notes,
     pgbench_report,
@@ -84,7 +84,7 @@ from howfar.load.search import (
 )
 from howfar.load.verdict import Stamp
 from howfar.services import SqlProtocol
-from howfar.stopping import handling_end_requests
+from howfar.stopping import handling_end_signals
 from howfar.store.partial import is_written_in_place, write_atomically
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ KILLED_BY_SIGINT = "(signal 2)"
 
 
 class Stopped(Exception):
-    """A request to end arrived while the engine was running."""
+    """An end signal arrived while the engine was running."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"signal {signal_number}")
@@ -108,13 +108,13 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stopping_on_request() -> Iterator[None]:
-    """Raise `Stopped` on a request to end; when it propagates, the engine is ended."""
+    """Raise `Stopped` on an end signal; when it propagates, the engine is ended."""
 
     def stop(number: int) -> None:
         raise Stopped(number)
 
     try:
-        with handling_end_requests(stop):
+        with handling_end_signals(stop):
             yield
     except EngineError as error:
         # A terminal's Ctrl-C also reaches the engine, and the engine's exit may be noticed first.
@@ -154,9 +154,9 @@ class LoadObserver:
         if not isinstance(event, Interval) or not options.value("report-interval"):
             return
         if layout == "pgbench":
-            click.echo(report_human.pgbench_progress(event))
+            click.echo(report_text.pgbench_progress(event))
         elif layout != "sysbench":
-            click.echo(report_human.interval_line(event, job.arrivals is not None))
+            click.echo(report_text.interval_line(event, job.arrivals is not None))
         elif event.length_ns >= MIN_INTERVAL_SHARE * job.interval_ns:  # sysbench prints no line for a shorter interval
             _print_lines(sysbench_interval_lines(event, job, options.value("percentile")))
 
@@ -164,7 +164,7 @@ class LoadObserver:
         """Show the intervals of an interrupted or failed load."""
         if self.options.value("json"):
             show_json_line(partial_line(self.intervals))
-        for line in report_human.partial_report(self.intervals, reason):
+        for line in report_text.partial_report(self.intervals, reason):
             click.echo(line, err=True)
 
 
@@ -254,7 +254,7 @@ def show(options: Options, result: Result, name: str, conclusion: Conclusion | N
     else:
         if conclusion is not None or options.value("report-interval"):
             click.echo()
-        show_document(report_human.document(result, name, conclusion, options.value("histogram")))
+        show_document(report_text.document(result, name, conclusion, options.value("histogram")))
     if options.is_given("prometheus"):
         write_file(Path(options.value("prometheus")), prometheus_text(result, name))
     if options.is_given("hdr-log"):
@@ -483,7 +483,7 @@ def _run(options: Options) -> int:
         assert conclusion is not None, "only a search ends without a result"
         if not options.value("json"):
             click.echo()
-            show_document(report_human.conclusion_document(conclusion, name))
+            show_document(report_text.conclusion_document(conclusion, name))
         return 0
     show(options, result, name, conclusion)
     return VOID if result.verdict.has_stamp(Stamp.VOID) else 0

@@ -16,7 +16,7 @@ import click
 
 from howfar.cli.exit_codes import BROKEN_PIPE, BUG, CODES_OF_FAILURES, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
 from howfar.cli.hide_arguments import learn_passwords
-from howfar.cli.memory import check_room_for_libraries, lacks_memory
+from howfar.cli.memory import check_room_for_libraries, is_out_of_memory
 from howfar.cli.sandbox_entry import enter_early
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import TARGET_FORM, TARGET_USAGE, Group, UnknownCommand, command_for_file, explain
@@ -30,7 +30,7 @@ from howfar.errors import (
     incomplete_installation,
 )
 from howfar.passwords import without_passwords
-from howfar.stopping import EndRequested, holding_end_requests, raising_end_requests
+from howfar.stopping import EndRequested, deferring_end_signals, raising_on_end_signals
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -111,7 +111,7 @@ class MainGroup(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        with holding_end_requests():  # an exception in code that runs while modules are loaded may be lost
+        with deferring_end_signals():  # an exception in code that runs while modules are loaded may be lost
             command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
@@ -280,7 +280,7 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
 
             return shell_complete(cli, {}, "howfar", COMPLETE, completion)
         # Not `cli.main`, which handles a broken pipe itself, with its own exit code.
-        with raising_end_requests():
+        with raising_on_end_signals():
             if are_own_words and (code := enter_early(words)) is not None:
                 return code
             with cli.make_context("howfar", list(words)) as context:
@@ -302,7 +302,7 @@ def _run(words: list[str], are_own_words: bool, on_loaded: Callable[[], None]) -
     except OSError as error:
         return _os_error_failure(error)
     except Exception as error:
-        if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
+        if isinstance(error, ImportError | RuntimeError) and is_out_of_memory(error):
             return _memory_failure()
         if (missing := incomplete_installation(error)) is not None:
             return _failed_command(missing.exit_code, missing.message, missing.advice)

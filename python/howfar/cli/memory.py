@@ -18,7 +18,7 @@ _NEEDED_BYTES = {"numpy": 112 * _MIB, "scipy": 112 * _MIB, "pydantic_core": 24 *
 OpenBLAS: the value is what it reserves with one thread, plus a fifth."""
 
 
-def lacks_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or an error that caused it, is a lack of memory."""
     while error is not None:
         if isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,8 @@ class HostOptions:
     password_file: Path | None = None
 
     @property
-    def user_server(self) -> UserServerOptions | None:
-        """How `howfar resume` finds the user's own server again; never with a password."""
+    def user_server_options(self) -> UserServerOptions | None:
+        """The options with which `howfar resume` finds the user's own server again. They never contain a password."""
         if self.dsn is None:
             return None
         options = UserServerOptions(dsn=self.dsn)
@@ -89,7 +90,7 @@ def on_options(command: Any) -> Any:
         click.option(
             "--dsn",
             metavar="DSN",
-            help="With --on, your own server on one of the hosts, left unchanged, such as mysql://user@10.0.0.2/sbtest.",
+            help="With --on, measure your own server on one of the hosts, such as mysql://user@10.0.0.2/sbtest. It is left unchanged.",
         ),
         click.option(
             "--clients",
@@ -99,7 +100,7 @@ def on_options(command: Any) -> Any:
         click.option(
             "--place",
             metavar="ROLES",
-            help="With --on, the host for each role, such as client=a,server=b.  [default: the first hosts with those roles]",
+            help="With --on, the host for each role, such as client=a,server=b.  [default: chosen by the roles in the file]",
         ),
         click.option(
             "--on",
@@ -117,18 +118,18 @@ def check_options(host_options: HostOptions | None, other_options: Iterable[obje
         if any(other is not None for other in other_options):
             raise UsageError(
                 "--place, --clients, --dsn and --password-file apply only to a run between your own hosts",
-                "Name their file with --on.",
+                "Use --on with the file that lists them.",
             )
         return
     if chosen_programs():
         raise UsageError(
-            "--hop-binary names a program of this machine; between your own hosts programs run on them",
-            "Leave it out, and have the program in the PATH of the host where it is to run.",
+            "--hop-binary names a file on this machine, but between your own hosts the program runs on one of those",
+            "Leave it out, and install the program in the PATH of the host where it will run.",
         )
     if host_options.dsn is not None:
         _check_no_password(host_options.dsn)
     if host_options.dsn is not None and "--server" in given_options:
-        raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
+        raise UsageError("--dsn and --server both name a server", "Leave one of them out.")
     if host_options.password_file is not None and host_options.dsn is None:
         raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
     for option, quantity in _LINK_OPTIONS.items():
@@ -143,7 +144,7 @@ def _check_no_password(dsn: str) -> None:
     """Refuse a DSN with a password. Raises UsageError."""
     if parse(dsn).password:
         raise UsageError(
-            "--dsn has a password, and the run file and the other hosts' command lines would hold it",
+            "--dsn contains a password, which would appear in the run file and in command lines on the other hosts",
             "Leave it out of the DSN, and use --password-file FILE or HOWFAR_PASSWORD.",
         )
 
@@ -171,13 +172,13 @@ def refuse_confirmation(confirm: bool) -> None:
         )
 
 
-def enter(
+def enter_cluster(
     source: str, check: Callable[[HostsFile], object] = lambda file: None
 ) -> tuple[FileCluster | ExistingCluster, int | None]:
-    """Find the cluster, and run this same command inside it, unless this process is inside already.
+    """Find the cluster. For a hosts file, also run this same command inside the cluster, unless this process is inside already.
 
-    Returns the cluster, and the exit code of the command inside, or None if this process is inside. `check` is called with the
-    hosts file before its hosts are joined.
+    Returns the cluster, and the exit code of that command; None if this process itself is to go on. `check` is called with the hosts
+    file before its hosts are joined.
     """
     from howfar.fleet import cluster as clusters
 
@@ -193,7 +194,9 @@ def enter(
         return cluster, None
     check(cluster.file)
     if not cluster.is_up():
-        note(f"joining {counted(len(cluster.file.hosts), 'host')} for this command alone; `howfar hosts up` keeps them")
+        note(
+            f"joining {counted(len(cluster.file.hosts), 'host')} for this command only; `howfar hosts up` keeps them up"
+        )
     with clusters.keep_up(cluster):
         return cluster, clusters.enter(cluster)
 
@@ -219,7 +222,7 @@ class PreparedHosts:
 
     plan: Plan
     testbed: Hosts
-    tools: Instruments
+    instruments: Instruments
     notes: tuple[str, ...]
 
 
@@ -233,19 +236,14 @@ def prepare_hosts(
     user_server: UserServer | None = None,
 ) -> Iterator[PreparedHosts]:
     """Open the hosts for a plan; must be called inside the cluster. `recorded_roles`: the roles in the run that is resumed. Raises
-    PlanError and the errors of a laboratory."""
+    UsageError, PlanError, LabError, MissingError, ServerMissing, ServerCrashed."""
     from howfar.cli.session import lab_request
     from howfar.fleet.distances import check_similar_rtts
     from howfar.fleet.load import measure
     from howfar.fleet.roles import add_client_role, can_swap
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.loads import check_workload, load_class
-    from howfar.runner.preflight import (
-        fit_plan,
-        service_of,
-        unsupported_by_machine,
-        unsupported_by_server,
-    )
+    from howfar.runner.preflight import fit_plan, service_of, unsupported_by_machine, unsupported_by_server
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
@@ -266,9 +264,9 @@ def prepare_hosts(
                     plan, notes, name, hosts[name].within(unsupported_by_machine, plan)
                 )
             if user_server is None:
-                fitted = hosts[roles.server].within(fit_plan, plan, True)
+                fitted = hosts[roles.server].within(partial(fit_plan, on_other_host=True), plan)
                 plan, notes = fitted.plan, (*notes, *fitted.notes)
-            _check_movable(plan, hosts, roles, swaps)
+            _check_hop_programs(plan, hosts, roles, swaps)
             if (load := load_class(plan)).find_application(plan):
                 hosts[roles.client].within(load.check_client, plan, hosts[roles.server].within(service_of, plan))
             for name in roles.replicas:
@@ -276,11 +274,11 @@ def prepare_hosts(
                     plan, notes, name, hosts[name].within(unsupported_by_server, plan)
                 )
         with open_hosts(hosts, roles, hosts[roles.server].within(lab_request, plan), swaps, user_server) as testbed:
-            for role_plural, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
+            for role_plural, links in (("clients", testbed.client_facts), ("replicas", testbed.replica_link_facts)):
                 if len(links) > 1:
                     check_similar_rtts(links, role_plural)
             if not is_resumed:
-                plan, link_notes = _with_measured(plan, testbed)
+                plan, link_notes = _with_measured_links(plan, testbed)
                 notes += link_notes
                 if user_server is not None:
                     plan = _with_server_kind(plan, testbed.server()[0])
@@ -300,7 +298,7 @@ def find_roles(
         add_client_role,
         assign_hosts,
         check_hop,
-        check_shared,
+        check_supports_clients,
         set_role,
         with_clients,
         with_replicas,
@@ -308,7 +306,7 @@ def find_roles(
 
     kind = WORKLOADS[plan.workload.kind]
     if clients and "," in clients and kind.is_application:
-        raise PlanError(f"{kind.operation.plural} are requested by only one client", "Leave out --clients.")
+        raise PlanError(f"a plan of {kind.operation.plural} can have only one client", "Leave out --clients.")
     file = add_client_role(file) if kind.is_application else file
     if user_server is not None:
         from howfar.fleet.user_server import find_server_host
@@ -318,7 +316,7 @@ def find_roles(
     if clients:
         roles = with_clients(roles, file, clients)
     replicas, client_count = _max_replicas(plan), 1 + len(roles.other_clients)
-    check_shared(client_count, plan.factors.path, replicas > 0)
+    check_supports_clients(client_count, plan.factors.path, replicas > 0)
     if client_count > min(plan.factors.threads):
         raise PlanError(
             f"{client_count} clients share {min(plan.factors.threads)} connections, and each needs one",
@@ -331,7 +329,7 @@ def find_roles(
 
 def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
     """Refuse a plan that the user's own hosts cannot run, before they are joined. Raises PlanError."""
-    from howfar.lab.server_group import group_kinds  # and with it the laboratory, which --help need not import
+    from howfar.lab.server_group import group_kinds  # imports the laboratory, which --help does not need
 
     refuse_confirmation(plan.timing.confirm)
     if len(plan.factors.server) > 1:
@@ -343,7 +341,7 @@ def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
         kind.check_for_hosts(plan)
     fitted = _without_impossible_paths(plan).plan
     names = (*_LINK_FACTORS, *(_SERVER_LINK_FACTORS if _max_replicas(plan) else ()))
-    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in names})
+    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in names})  # raises if nothing is left to compare
     if user_server is not None:
         from howfar.fleet.user_server import check_plan_for_user_server
 
@@ -385,19 +383,19 @@ def _with_server_kind(plan: Plan, kind: str) -> Plan:
     )
 
 
-def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], roles: RoleHosts, swaps: bool) -> None:
-    """Check that the programs of paths are installed on the hop or, without one, on the client's host. If the roles swap, both hosts
-    are checked. Raises MissingError."""
-    from howfar.runner.preflight import check_movable
+def _check_hop_programs(plan: Plan, hosts: Mapping[str, RemoteHost], roles: RoleHosts, swaps: bool) -> None:
+    """Check that the paths' proxies and tunnels that can run on a hop are installed there or, without a hop, on the client's host. If
+    the roles swap, both hosts are checked. Raises MissingError."""
+    from howfar.runner.preflight import check_hop_programs
 
     client_hosts = (roles.client, roles.server) if swaps else (roles.client,)
     for name in client_hosts if roles.hop is None else (roles.hop,):
-        hosts[name].within(check_movable, plan)
+        hosts[name].within(check_hop_programs, plan)
 
 
-def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
+def _with_measured_links(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     """The plan with the measured links as levels, and notes on them; unchanged if the run has no link."""
-    client_link, server_links = testbed.link_facts, testbed.replica_facts
+    client_link, server_links = testbed.link_facts, testbed.server_link_facts
     levels: dict[str, Level] = {} if client_link is None else {**_link_levels(client_link)}
     levels |= _server_link_levels(server_links)
     if not levels:
@@ -418,8 +416,8 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
             )
         )
     notes = (
-        f"{links} measured, not set: RTT {_format_rtts(facts)}, goodput of one connection {format_rate_bps(_min_goodput_bps(facts))} "
-        f"({format_rate_bps(_min_bps(facts))} with framing); so there is no control arm with a longer RTT"
+        f"{links} measured, not emulated, so there is no control arm with a longer RTT: RTT {_format_rtts(facts)}, goodput of one "
+        f"connection {format_rate_bps(_min_goodput_bps(facts))} ({format_rate_bps(_min_rate_bps(facts))} including headers)"
         for links, facts in link_groups
     )
     return fitted.plan, (*fitted.notes, *notes)
@@ -430,8 +428,9 @@ def _server_link_levels(server_links: Sequence[LinkReceipt]) -> dict[str, Level]
     if not server_links:
         return {}
     rtts_ns = [_link_levels(facts)["rtt_ns"] for facts in server_links]
+    # With one link, no pairs of nodes differ: the level is the implied one.
     level = SERVER_LINKS[0].pairs.level_in({}) if len(server_links) == 1 else ",".join(map(format_duration_ns, rtts_ns))
-    return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_bps(server_links), level), strict=True))
+    return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_rate_bps(server_links), level), strict=True))
 
 
 def _format_rtts(links: Sequence[LinkReceipt]) -> str:
@@ -442,7 +441,7 @@ def _format_rtts(links: Sequence[LinkReceipt]) -> str:
     )
 
 
-def _min_bps(links: Sequence[LinkReceipt]) -> int:
+def _min_rate_bps(links: Sequence[LinkReceipt]) -> int:
     return min(_link_levels(link)["rate_bps"] for link in links)
 
 
@@ -452,7 +451,7 @@ def _min_goodput_bps(links: Sequence[LinkReceipt]) -> int:
 
 def _link_levels(link: LinkReceipt) -> dict[str, int]:
     """A measured link as levels of the laboratory's factors. The rate is computed from the goodput by adding the framing."""
-    from howfar.bottleneck.traffic import mtu_from_mss, payload_share  # numpy, which --help need not import
+    from howfar.bottleneck.traffic import mtu_from_mss, payload_share  # imports numpy, which --help does not need
 
     rate_bps = link.slower_bps / payload_share(mtu_from_mss(link.mss))
     return {"rtt_ns": _round(link.real_rtt_ns), "rate_bps": _round(rate_bps)}

@@ -17,7 +17,7 @@ import click
 from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
-from howfar.stopping import end_request_exit_code
+from howfar.stopping import end_signal_exit_code
 from howfar.store.database import damage_error
 from howfar.store.partial import NO_ROOM, is_written_in_place, write_atomically
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
@@ -187,7 +187,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         if remaining := remaining_time(run):
             click.echo(f"  It takes {remaining}.", err=True)
         click.echo(f"  The results so far: {program()} report {name}", err=True)
-        return end_request_exit_code()
+        return end_signal_exit_code()
     page = page_path(html, path)
     try:
         with (

@@ -95,7 +95,7 @@ def predict(
         with open_path_pair(recorded, target, note) as paths:
             costs = paths.costs(blocks, note)
         prediction = analyze(
-            recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns, paths.others
+            recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns, paths.busy_programs
         )
         costed = cost_pages(recorded, *costs)
         changes = find_changes(costed)

@@ -129,7 +129,7 @@ def _continue_on_hosts(
     run: Path, recorded: Run, source: str, extension: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
     """Continue the run between the hosts on which it began, each in its recorded role. `source`: see `HostOptions`."""
-    cluster, code = on_hosts.enter(source)
+    cluster, code = on_hosts.enter_cluster(source)
     if code is not None:
         return code
     environment = recorded.info.environment
@@ -153,7 +153,7 @@ def _continue_on_hosts(
         for sentence in hosts.notes:
             progress.note(f"howfar: {sentence}")
         cluster.record_run_file(run)
-        execute_run(file, hosts.testbed, began_ns, hosts.tools, progress, extension)
+        execute_run(file, hosts.testbed, began_ns, hosts.instruments, progress, extension)
     return finish(run, html, no_colour)
 
 

@@ -204,7 +204,7 @@ def _measure_on_hosts(loaded: LoadedPlan, request: _RunRequest, host_options: Ho
     place, clients = host_options.place, host_options.clients
     user_server = on_hosts.find_user_server(host_options, note)
     on_hosts.check_plan(loaded.plan, user_server)
-    cluster, code = on_hosts.enter(
+    cluster, code = on_hosts.enter_cluster(
         host_options.source, lambda file: on_hosts.find_roles(loaded.plan, file, place, clients, user_server)
     )
     if code is not None:
@@ -214,12 +214,11 @@ def _measure_on_hosts(loaded: LoadedPlan, request: _RunRequest, host_options: Ho
         with on_hosts.prepare_hosts(loaded.plan, cluster, place, clients, user_server=user_server) as hosts:
             for sentence in hosts.notes:
                 progress.note(f"howfar: {sentence}")
-            facts = RunEnvironment(
-                hosts_file=str(cluster.path), user_server=host_options.user_server, not_as_requested=list(hosts.notes)
-            )
+            options, notes = host_options.user_server_options, list(hosts.notes)
+            facts = RunEnvironment(hosts_file=str(cluster.path), user_server=options, not_as_requested=notes)
             fitted = replace(loaded, plan=hosts.plan)
             return _measure_into_file(
-                fitted, request, hosts.testbed, hosts.tools, facts, progress, cluster.record_run_file
+                fitted, request, hosts.testbed, hosts.instruments, facts, progress, cluster.record_run_file
             )
 
 

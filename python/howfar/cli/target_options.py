@@ -18,7 +18,7 @@ from howfar.lab import sandbox
 from howfar.paths import Path, find_path, path_names
 
 if TYPE_CHECKING:
-    from howfar.recording.path_session import PathTarget
+    from howfar.recording.path_session import TargetPath
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,9 +44,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> PathTarget:
+def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> TargetPath:
     """The target path and link that the options choose. Raises UsageError."""
-    from howfar.recording.path_session import PathTarget
+    from howfar.recording.path_session import TargetPath
 
     path = find_path(path_name or ("remote" if choice.has_options else "tcp"))
     if choice.has_options and not path.crosses_link:
@@ -57,7 +57,7 @@ def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> P
         )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")
-    return PathTarget(
+    return TargetPath(
         path=path,
         tls=tls if tls in ("1.2", "1.3") else None,  # type: ignore[arg-type] # click has checked it
         link=choice.spec if path.crosses_link else None,

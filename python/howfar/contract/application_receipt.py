@@ -33,6 +33,10 @@ class RequestedPages:
     """By server that is used: the client's address that it must see."""
 
 
+_COUNTED = {"turns": "round trips", "connects": "connections", "encrypted": "encrypted connections"}
+"""What servers count, as text."""
+
+
 def _client_violations(seen: Mapping[str, list[str]], client_hosts: Mapping[str, str]) -> list[Violation]:
     """Violations for clients whose connections do not come over the environment's path."""
     violations = []
@@ -68,7 +72,7 @@ class PagesReceipt(ReceiptPart):
                     "service-counts",
                     service=name,
                     counted=count,
-                    quantity=quantity,
+                    quantity=_COUNTED.get(quantity, quantity),
                     pages=self.pages,
                     reported=expected[quantity],
                 )

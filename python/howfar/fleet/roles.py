@@ -168,7 +168,7 @@ def with_clients(role_hosts: RoleHosts, file: HostsFile, clients: str) -> RoleHo
     return replace(role_hosts, client=names[0], other_clients=tuple(names[1:]))
 
 
-def check_shared(client_count: int, paths: Iterable[str], has_replicas: bool) -> None:
+def check_supports_clients(client_count: int, paths: Iterable[str], has_replicas: bool) -> None:
     """Refuse paths and replicas that only a single client supports. Raises PlanError."""
     if client_count > 1 and (set(paths) != {"remote"} or has_replicas):
         raise PlanError(

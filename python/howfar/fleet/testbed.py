@@ -30,7 +30,7 @@ from howfar.fleet.node import WORK_DIRECTORY, read_interruptions
 from howfar.fleet.ray_driver import HostLink, cpus_of, read_host_facts
 from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, RemoteProcess
 from howfar.fleet.remote_endpoint import HostsContext
-from howfar.fleet.roles import RoleHosts, check_shared
+from howfar.fleet.roles import RoleHosts, check_supports_clients
 from howfar.fleet.server_facts import StoreFacts
 from howfar.fleet.server_group import OpenHostGroups, host_group_kind
 from howfar.fleet.serving import RemoteServer, ServerOrder, hold_server, start_server
@@ -71,7 +71,7 @@ _CPU_NUMBER_OFFSET = 1000
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
     """Check that hosts can serve this request. Raises PlanError."""
-    check_shared(clients, request.paths, request.replicas is not None)
+    check_supports_clients(clients, request.paths, request.replicas is not None)
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
 
@@ -321,7 +321,7 @@ class Hosts:
         return tuple(self._distance_by_pair[pair].facts() for pair in hop_pairs)
 
     @property
-    def replica_facts(self) -> tuple[LinkReceipt, ...]:
+    def server_link_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the network between the first replica and the server; in a cluster between every two nodes, in the order
         0-1, 0-2, 1-2. Empty without replicas."""
         max_replicas = 0 if self.request.replicas is None else self.request.replicas.max_replicas
@@ -331,7 +331,7 @@ class Hosts:
         return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked_nodes)
 
     @property
-    def followers(self) -> tuple[LinkReceipt, ...]:
+    def replica_link_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the network from each replica to the server; empty without replicas, or in a cluster."""
         if self.request.replicas is None or self._is_mesh:
             return ()

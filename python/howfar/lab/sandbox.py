@@ -104,7 +104,7 @@ def install_signal_handlers() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a request to end. A second signal soon after the first (a forwarded signal that was also sent to the process group, or a
+    """Handle an end signal. A second signal soon after the first (a forwarded signal that was also sent to the process group, or a
     second Ctrl-C) must neither disturb the cleanup nor change the exit code of a command that received the first signal."""
     if is_repeated_request():
         return

@@ -15,7 +15,7 @@ from howfar.contract.receipt import LinkCounters
 from howfar.contract.receipt_messages import Receipt
 from howfar.paths import is_local
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY, PATH, PLACEMENT, RATE_BPS, RTT_NS, THREADS, offered_per_s
+from howfar.plan.factors import IMPLIED_LEVELS, PATH, PLACEMENT, RATE_BPS, RTT_NS, THREADS, offered_per_s
 from howfar.plan.workload import Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
@@ -92,7 +92,7 @@ class ArmFacts:
         return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.round_trips * self.rtt_s
 
     def level(self, factor: str) -> Level | None:
-        return self.arm.factors.get(factor, ORDINARY.get(factor))
+        return self.arm.factors.get(factor, IMPLIED_LEVELS.get(factor))
 
     @property
     def rate_bps(self) -> float | None:

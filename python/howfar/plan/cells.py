@@ -45,7 +45,7 @@ def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     order = [*naming.first, *(factor for factor in varied if factor not in naming.first)]
     factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
     name = ", ".join(level_label(cell, factor) for factor in factors)
-    leads = any(FACTORS[factor].leads_name for factor in varied)
+    leads = any(FACTORS[factor].comes_first_in_name for factor in varied)
     return name.removeprefix(f"{PATH.level_in(cell)}, ") if leads and "path" not in varied else name
 
 
@@ -64,7 +64,7 @@ _MAX_CONTROL_THREADS = 2
 """Maximum number of connections of a control's reference. Connections wait for each other, and a longer RTT shortens that wait. With
 two connections see `analysis.controls.OVERLAP`; with four, a quarter of the effect may be hidden."""
 _SINGLE_CONNECTION_LEVELS: dict[str, Level] = {
-    name: factor.control_level for name, factor in FACTORS.items() if factor.control_level is not None
+    name: factor.level_in_controls for name, factor in FACTORS.items() if factor.level_in_controls is not None
 }
 """Levels at which an increase of the RTT makes each round trip longer by the same time: no connection waits for another, none is
 opened or idle, and no message takes several round trips."""
@@ -84,7 +84,7 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
     levels: dict[str, tuple[Level, ...]] = {
         name: tuple(getattr(plan.factors, name))
         for name, factor in FACTORS.items()
-        if factor.ordinary is None or getattr(plan.factors, name) != (factor.ordinary,)
+        if factor.implied_level is None or getattr(plan.factors, name) != (factor.implied_level,)
     }
     candidates = (
         _without_meaningless_levels(dict(zip(levels, values, strict=True))) for values in product(*levels.values())
@@ -108,7 +108,7 @@ def cells(plan: Plan) -> tuple[NamedCell, ...]:
     ]
     varied = plan.factors.varied
     if any(has_fault(factors) for factors in measured):
-        varied += [name for name, factor in FACTORS.items() if factor.leads_name and name not in varied]
+        varied += [name for name, factor in FACTORS.items() if factor.comes_first_in_name and name not in varied]
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
     if not matching:
@@ -184,7 +184,7 @@ def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> NamedC
         name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].level_in(cell) != level
     }
     if waited_rtt(cell) is None:
-        levels = next(links.with_single_wait(levels) for links in SERVER_LINKS if links.are_waited_for(levels))
+        levels = next(links.with_single_wait(levels) for links in SERVER_LINKS if links.delay_commits(levels))
     factors = _without_meaningless_levels(levels)
     changed = {name for name, level in factors.items() if level_of(cell, name) != level}
     return NamedCell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)

@@ -26,7 +26,7 @@ class Factor(Generic[T]):
     """The type of one level, as pydantic validates it."""
     default: T | None
     """Level in a plan that does not name the factor. None: the plan must name it."""
-    ordinary: T | None = None
+    implied_level: T | None = None
     """Level of a cell that lacks this factor. If a plan has only this level, its cells lack the factor. None: cells always have the
     factor where it applies."""
     toml_name: str = ""
@@ -43,34 +43,34 @@ class Factor(Generic[T]):
     """Position among the columns of a grid. The factors whose levels are compared most are innermost and have the highest depth."""
     format: Callable[[Any], str] = str
     """A level as written in a plan."""
-    is_quoted: bool = True
+    is_toml_string: bool = True
     """Whether a level is written in quotes in a plan."""
     applies: Callable[[FactorLevels], bool] = _applies_always
     """Whether the factor is meaningful in a cell with these other levels."""
-    level_if_absent: T | None = None
-    """The level of cells in old run files that lack the factor. Default: `ordinary`."""
+    level_in_older_files: T | None = None
+    """The level of cells in old run files that lack the factor. Default: `implied_level`."""
     kinds: tuple[str, ...] = ()
     """Kinds of workload that it applies to. Empty: to all."""
     is_possible: Callable[[FactorLevels], bool] = _applies_always
     """Whether cells with these levels exist."""
-    needs_sql: str = ""
+    sql_only_because: str = ""
     """Why it does not apply to workloads that are not SQL alone. Empty: it does."""
     is_fault: bool = False
-    """Whether its levels other than the ordinary one break something on purpose."""
-    leads_name: bool = False
+    """Whether its levels other than the implied one break something on purpose."""
+    comes_first_in_name: bool = False
     """Whether cells are named by it instead of by their path, if it varies and the path does not. Cells with a fault always have it in
     their name, because the effect of faults depends on it."""
-    link_level: str = ""
+    link_setting: str = ""
     """What it sets of a link, as text: `RTT`. Empty: it is no setting of a link."""
-    control_level: T | None = None
+    level_in_controls: T | None = None
     """The level at which a longer RTT makes each round trip longer by the same time: controls use it. None: every level."""
     is_condition: bool = False
     """Whether the factor is a condition of the measurement, not a property of a path. A cell is compared with the baseline at the
     cell's own level."""
     hides_protocol: bool = False
-    """Whether programs on the path cannot read the protocol at its levels other than the ordinary one."""
+    """Whether programs on the path cannot read the protocol at its levels other than the implied one."""
     saves_bytes: bool = False
-    """Whether, at its levels other than the ordinary one, fewer bytes are sent than the protocol's messages have."""
+    """Whether, at its levels other than the implied one, fewer bytes are sent than the protocol's messages have."""
     moves_limit: bool = False
     """Whether the resource that limits throughput may depend on it."""
 
@@ -84,14 +84,14 @@ class Factor(Generic[T]):
 
     def level_in(self, cell: FactorLevels) -> T:
         """The cell's level, or the level of cells without the factor."""
-        level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.level_if_absent)
+        level = cell.get(self.name, self.implied_level if self.implied_level is not None else self.level_in_older_files)
         assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
         return cast(T, level)
 
     def toml_line(self, level: Any) -> str:
         """A level as a line of a plan: `rate = '1gbit'`, `threads = 16`."""
         text = self.format(level)
-        return f"{self.key} = {repr(text) if self.is_quoted else text}"
+        return f"{self.key} = {repr(text) if self.is_toml_string else text}"
 
 
 SettingDifference = tuple[str, Mapping[str, str]]
@@ -121,12 +121,12 @@ class ServerLinks:
     """RTT of all these links."""
     rate: Factor[int]
     pairs: Factor[str]
-    """RTTs pair by pair, where they differ. Its ordinary level: they do not."""
+    """RTTs pair by pair, where they differ. Its implied level: they do not."""
     rtts_ns: Callable[[FactorLevels], dict[tuple[int, int], int]]
     """RTTs between the cell's servers that talk to each other. Empty: the cell has one server."""
-    are_waited_for: Callable[[FactorLevels], bool]
+    delay_commits: Callable[[FactorLevels], bool]
     """Whether the cell's commits wait for them."""
-    are_waited_for_once: Callable[[FactorLevels], bool]
+    delay_commits_by_one_rtt: Callable[[FactorLevels], bool]
     """Whether each of the cell's commits waits for exactly one round trip of `rtt`."""
     with_single_wait: Callable[[Mapping[str, Level]], dict[str, Level]]
     """The cell with other servers, as far from the first one, so that each commit waits for one round trip."""

@@ -1,7 +1,7 @@
 """The factors that a plan can vary: `FACTORS` lists those here and those of the slices.
 
 A cell is a mapping from factor names to levels, as run files store it. `THREADS.level_in(cell)` reads one level of it with its type;
-a factor that the cell does not mention has its ordinary level.
+a factor that the cell does not mention has its implied level.
 """
 
 from __future__ import annotations
@@ -78,53 +78,53 @@ def _crosses(cell: FactorLevels) -> bool:
 
 # ---------------------------------------------------------------- the registry
 
-PATH: Factor[str] = Factor("path", PathName, None)
+PATH: Factor[str] = Factor("path", PathName, default=None)
 THREADS: Factor[int] = Factor(
     "threads",
     Threads,
-    2,
-    level_if_absent=1,
-    is_quoted=False,
+    default=2,
+    level_in_older_files=1,
+    is_toml_string=False,
     label=_plural("thread"),
     short_label=str,
     heading="connections",
     prefers_rows=True,
-    control_level=1,
+    level_in_controls=1,
     moves_limit=True,
 )
-PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated", column_depth=-1)
-SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb", column_depth=-2)
+PLACEMENT: Factor[str] = Factor("placement", Placement, default="isolated", column_depth=-1)
+SERVER: Factor[str] = Factor("server", ServerChoice, default="mariadb", column_depth=-2)
 """The server: `mariadb`, `mysql`, the name of a private install, or the path of a server program."""
 RTT_NS: Factor[int] = Factor(
     "rtt_ns",
     RttNs,
-    200_000,
+    default=200_000,
     toml_name="rtt",
     label=lambda ns: f"RTT {format_duration_ns(ns)}",
     heading="RTT",
     format=format_duration_ns,
     applies=_crosses,
-    level_if_absent=0,
-    link_level="RTT",
+    level_in_older_files=0,
+    link_setting="RTT",
 )
 RATE_BPS: Factor[int] = Factor(
     "rate_bps",
     RateBps,
-    10**9,
+    default=10**9,
     toml_name="rate",
     label=format_rate_bps,
     short_label=spoken_rate,
     heading="link",
     format=format_rate_bps,
     applies=_crosses,
-    link_level="rate",
+    link_setting="rate",
     moves_limit=True,
 )
 TLS: Factor[str] = Factor(
     "tls",
     Tls,
-    "off",
-    "off",
+    default="off",
+    implied_level="off",
     label=lambda level: "plain" if level == "off" else tls_label(level),
     hides_protocol=True,
     moves_limit=True,
@@ -133,20 +133,20 @@ TLS: Factor[str] = Factor(
 CONNECT: Factor[str] = Factor(
     "connect",
     Connect,
-    "persistent",
-    "persistent",
+    default="persistent",
+    implied_level="persistent",
     label=lambda level: "connect per transaction" if level == "per-transaction" else "persistent",
     short_label=lambda level: "connect/txn" if level == "per-transaction" else "persistent",
-    control_level="persistent",
+    level_in_controls="persistent",
     moves_limit=True,
 )
-CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
+CONTENT: Factor[str] = Factor("content", Content, default="digits", implied_level="digits")
 """Contents of the tables: sysbench's digits, sentences, or bytes in which nothing repeats."""
 IDLE: Factor[str] = Factor(
     "idle",
     Idle,
-    "polling",
-    "as-found",
+    default="polling",
+    implied_level="as-found",
     label=lambda level: f"idle {level.replace('-', ' ')}",
     is_condition=True,
 )
@@ -155,11 +155,11 @@ IDLE: Factor[str] = Factor(
 LOAD: Factor[str] = Factor(
     "load",
     Load,
-    CLOSED,
-    CLOSED,
+    default=CLOSED,
+    implied_level=CLOSED,
     label=lambda level: "closed loop" if level == CLOSED else str(level),
     is_condition=True,
-    control_level=CLOSED,
+    level_in_controls=CLOSED,
 )
 """When transactions begin. Closed loop: a connection begins its next one when the previous one is answered. Or at a given rate,
 independent of answers. A share of the capacity is converted to a rate before a run begins."""
@@ -195,19 +195,21 @@ def factor_refusal(factor: str, message: str) -> PydanticCustomError:
 
 
 CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.is_condition)
-ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.items() if factor.ordinary is not None}
+IMPLIED_LEVELS: dict[str, Level] = {
+    name: factor.implied_level for name, factor in FACTORS.items() if factor.implied_level is not None
+}
 """Levels of a cell where it does not name them."""
 
 
 def waits_for_link(cell: FactorLevels) -> bool:
     """Whether the cell's requests or commits wait for a link."""
-    return bool(RTT_NS.level_or_none(cell)) or any(links.are_waited_for(cell) for links in SERVER_LINKS)
+    return bool(RTT_NS.level_or_none(cell)) or any(links.delay_commits(cell) for links in SERVER_LINKS)
 
 
 def waited_rtt(cell: FactorLevels) -> Factor[int] | None:
     """The factor of the RTT that each request, or each commit, of the cell waits for exactly once. None: there is no such RTT, for
     example because servers agree in more or fewer round trips."""
-    waited = next((links.rtt for links in SERVER_LINKS if links.are_waited_for_once(cell)), RTT_NS)
+    waited = next((links.rtt for links in SERVER_LINKS if links.delay_commits_by_one_rtt(cell)), RTT_NS)
     return waited if waited.level_or_none(cell) else None
 
 
@@ -218,18 +220,18 @@ def node_rtts_ns(cell: FactorLevels) -> dict[tuple[int, int], int]:
 
 def has_fault(cell: FactorLevels) -> bool:
     """Whether a fault is injected in this cell."""
-    return any(factor.level_in(cell) != factor.ordinary for factor in FACTORS.values() if factor.is_fault)
+    return any(factor.level_in(cell) != factor.implied_level for factor in FACTORS.values() if factor.is_fault)
 
 
 def hiding_levels(cell: FactorLevels) -> list[str]:
     """The levels of a cell, as text, with which programs on the path cannot read the protocol."""
     factors = [factor for factor in FACTORS.values() if factor.hides_protocol]
-    return [factor.label(level) for factor in factors if (level := factor.level_in(cell)) != factor.ordinary]
+    return [factor.label(level) for factor in factors if (level := factor.level_in(cell)) != factor.implied_level]
 
 
 def saves_bytes(cell: FactorLevels) -> bool:
     """Whether fewer bytes are sent in this cell than the protocol's messages have."""
-    return any(factor.level_in(cell) != factor.ordinary for factor in FACTORS.values() if factor.saves_bytes)
+    return any(factor.level_in(cell) != factor.implied_level for factor in FACTORS.values() if factor.saves_bytes)
 
 
 BYTE_SAVERS = " or ".join(factor.name for factor in _FACTORS if factor.saves_bytes)
@@ -254,9 +256,9 @@ def scatter_kind(cell: FactorLevels) -> tuple[object, ...]:
 
 
 def level_of(cell: FactorLevels, name: str) -> Level | None:
-    """The level of any factor, by name; its ordinary one where the cell does not name it."""
+    """The level of any factor, by name; its implied one where the cell does not name it."""
     factor = FACTORS.get(name)
-    return cell.get(name, factor.ordinary if factor else None)
+    return cell.get(name, factor.implied_level if factor else None)
 
 
 # ---------------------------------------------------------------- the tables of a plan that are built from the registry

@@ -39,7 +39,7 @@ class FittedPlan:
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> FittedPlan:
     """Leave out levels. `lacking`: these levels by factor, each with the reason. If a condition of the machine has no level left, its
-    ordinary level is used. Raises PlanError when nothing is left to compare."""
+    implied level is used. Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
     for factor, reasons in lacking.items():
         levels = getattr(plan.factors, factor)
@@ -48,7 +48,7 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
             continue
         remaining = tuple(level for level in levels if level not in reasons)
         if not remaining and FACTORS[factor].is_condition:
-            remaining = (FACTORS[factor].ordinary,)
+            remaining = (FACTORS[factor].implied_level,)
         why = "; ".join(dict.fromkeys(reasons[level] for level in removed))
         if not remaining:
             raise PlanError(

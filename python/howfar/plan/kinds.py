@@ -117,5 +117,5 @@ class Keys(PlanPart):
 def refuse_sql_factors(plan: Plan) -> None:
     """Refuse factors of SQL sessions, for a kind of workload that is not SQL alone. Raises PydanticCustomError."""
     for name, factor in FACTORS.items():
-        if factor.needs_sql and getattr(plan.factors, name) != (factor.default,):
-            raise factor_refusal(name, f"{factor.needs_sql}: the workload {plan.workload.kind} has none")
+        if factor.sql_only_because and getattr(plan.factors, name) != (factor.default,):
+            raise factor_refusal(name, f"{factor.sql_only_because}: the workload {plan.workload.kind} has none")

@@ -41,7 +41,7 @@ class SessionSpec:
 
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
-    """The sessions of a cell. Factors that it does not name have their ordinary level."""
+    """The sessions of a cell. Factors that it does not name have their implied level."""
     tls = TLS.level_in(factors)
     version = tls.removesuffix(_RESUMED_SUFFIX)
     requested = {setting.field: setting.request(setting.factor.level_in(factors)) for setting in SESSION_SETTINGS}

@@ -192,7 +192,9 @@ class Plan(PlanPart):
     @property
     def _has_fault(self) -> bool:
         """Whether some of its cells may have a fault."""
-        return any(getattr(self.factors, name) != (each.ordinary,) for name, each in FACTORS.items() if each.is_fault)
+        return any(
+            getattr(self.factors, name) != (each.implied_level,) for name, each in FACTORS.items() if each.is_fault
+        )
 
     @model_validator(mode="after")
     def _check_slices(self) -> Self:
@@ -215,7 +217,11 @@ PlanJson = dict[str, Any]
 
 def restore_plan(stored: PlanJson) -> Plan:
     """The plan kept in a run file, to measure more of it."""
-    factors = {IDLE.name: [IDLE.ordinary], LOAD.name: [LOAD.ordinary], **stored["factors"]}  # older files lack these
+    factors = {
+        IDLE.name: [IDLE.implied_level],
+        LOAD.name: [LOAD.implied_level],
+        **stored["factors"],
+    }  # older files lack these
     return Plan.model_validate({**stored, "factors": factors}, context=STORED, by_alias=False, by_name=True)
 
 
@@ -244,12 +250,12 @@ class StoredPlan(BaseModel, frozen=True):
     """Levels by factor."""
 
     def levels_of(self, factor: Factor[L]) -> tuple[L, ...]:
-        """The levels of a factor in this plan; its ordinary one if the plan does not have them."""
+        """The levels of a factor in this plan; its implied one if the plan does not have them."""
         stored = (self.factors or {}).get(factor.name)
         try:
             return TypeAdapter(tuple[factor.level_type, ...]).validate_python(stored, context=STORED)  # type: ignore[name-defined]
         except ValidationError:
-            return () if factor.ordinary is None else (factor.ordinary,)
+            return () if factor.implied_level is None else (factor.implied_level,)
 
 
 if not TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""The user's own application: its round trips seen from outside, and its time on another path."""
+"""Records the round trips of the user's own application from outside, and predicts its page times on another path."""

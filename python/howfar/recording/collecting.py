@@ -25,7 +25,7 @@ from howfar.recording.other_programs import BlockWatch, RecordedPrograms
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.texts import phrase
-from howfar.stopping import raising_end_requests
+from howfar.stopping import raising_on_end_signals
 
 _MALFORMED = "marks that were not understood"
 _ONE_YEAR_S = 365 * 86_400.0
@@ -139,7 +139,7 @@ def _add_event(event: Recorded, file: RecordingFile, collected: CollectedEvents)
 
 def wait_for(seconds: float | None) -> None:
     """Wait until the user interrupts or ends this program, but at most for `seconds` unless that is None."""
-    with contextlib.suppress(KeyboardInterrupt), raising_end_requests():
+    with contextlib.suppress(KeyboardInterrupt), raising_on_end_signals():
         time.sleep(_ONE_YEAR_S if seconds is None else seconds)
 
 

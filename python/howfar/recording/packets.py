@@ -35,7 +35,7 @@ from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.other_programs import RecordedPrograms, RecordingWatch
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.texts import phrase
-from howfar.stopping import forwarding_end_requests_to
+from howfar.stopping import forwarding_end_signals_to
 
 _START_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 5.0
@@ -296,5 +296,5 @@ def _run_or_wait(request: PacketsRequest, marks: Marks) -> int:
         process = subprocess.Popen(request.command, env=environment, stdout=request.output_fd)
     except OSError as error:
         raise UsageError(f"{request.command[0]}: {error.strerror}", "Try the command alone first.") from error
-    with forwarding_end_requests_to(process):
+    with forwarding_end_signals_to(process):
         return shell_exit_code(process.wait())

@@ -27,7 +27,7 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 
 @dataclass(frozen=True)
-class PathTarget:
+class TargetPath:
     """The target path of a prediction or replay."""
 
     path: Path
@@ -59,20 +59,20 @@ class PathPair:
     sizes: Sizes
     rhythm: Rhythm
     recorder: RecorderCost
-    """The recorder's cost with this rhythm, measured now and not at the recording."""
-    others: list[BusyPrograms]
-    """Other programs while the recorder's cost and the costs of the paths were measured; empty if unknown."""
+    """The recorder's cost with this rhythm, measured now, not during the recording."""
+    busy_programs: list[BusyPrograms]
+    """Other programs that were busy while the recorder's cost and the costs of the paths were measured; empty if unknown."""
     start_watch: StartWatch
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LinkFailed, EngineError."""
         paths = (self.present, self.target)
         (present, target), found = measure(paths, self.labels, self.sizes, self.rhythm, blocks, say, self.start_watch)
-        self.others.extend([found] if found is not None else [])
+        self.busy_programs.extend([found] if found is not None else [])
         return present, target
 
 
-def present_path(recording: Recording) -> Path:
+def find_present_path(recording: Recording) -> Path:
     """The path on which a recording was made. Raises UsageError."""
     transport = recording.facts.transport
     if transport not in ("unix", "tcp"):
@@ -85,10 +85,10 @@ def present_tls(recording: Recording) -> TlsVersion | None:
     return "1.3" if recording.facts.tls else None
 
 
-def required_speech(path: Path, recording: Recording) -> Speech:
+def required_protocol(path: Path, recording: Recording) -> Speech:
     """The protocol that the server of a path measurement must speak on this path. Raises UsageError."""
     if not path.protocols:
-        return "sizes"
+        return "sizes"  # no program reads the protocol: messages of given sizes
     protocol = recording.facts.protocol
     if protocol not in path.protocols:
         raise UsageError(
@@ -109,7 +109,8 @@ def required_speech(path: Path, recording: Recording) -> Speech:
 
 
 def usable_pages(recording: Recording) -> Recording:
-    """The recording without unusable pages; if it stopped early, also without pages that ended later. Raises UsageError."""
+    """The recording without unusable pages; if it stopped early, also without pages that ended after its last round trip. Raises
+    UsageError."""
     left_out = Counter(f"{page.name}: {page.unusable_reason}" for page in recording.pages if page.unusable_reason)
     if left_out:
         usable = tuple(page for page in recording.pages if not page.unusable_reason)
@@ -139,8 +140,9 @@ def rhythm_of_recording(recording: Recording) -> Rhythm:
 
 
 @contextmanager
-def open_path_pair(recording: Recording, target: PathTarget, say: Callable[[str], None]) -> Iterator[PathPair]:
-    """Open the laboratory with both paths, and measure the recorder's cost there. `say` reports waits.
+def open_path_pair(recording: Recording, target: TargetPath, say: Callable[[str], None]) -> Iterator[PathPair]:
+    """Open the laboratory with both paths, and measure the recorder's cost there. `say` is called with a message before each
+    wait for other programs.
 
     Raises SandboxForbidden, LabError, MissingError, UsageError.
     """
@@ -150,8 +152,8 @@ def open_path_pair(recording: Recording, target: PathTarget, say: Callable[[str]
             "no round trip of this recording belongs to a page",
             "Mark pages while recording, with `howfar mark`, or record with --gaps.",
         )
-    recorded_path, tls = present_path(recording), present_tls(recording)
-    speech = required_speech(target.path, recording)
+    present_path, tls = find_present_path(recording), present_tls(recording)
+    speech = required_protocol(target.path, recording)
     request = LabRequest(
         server="none",
         link=target.link or LOCAL_NETWORK,
@@ -159,29 +161,34 @@ def open_path_pair(recording: Recording, target: PathTarget, say: Callable[[str]
         tcp=target.tcp,
         congestion_control=target.congestion_control,
         with_goodput=False,
-        paths=(recorded_path.name, target.path.name),
+        paths=(present_path.name, target.path.name),
     )
     with ExitStack() as stack:
         lab = stack.enter_context(open_laboratory(request))
         placement = recording.facts.cpus.without_missing_cpus()
-        present = stack.enter_context(open_path(lab, recorded_path, tls, 1, placement))
+        opened_present = stack.enter_context(open_path(lab, present_path, tls, number=1, placement=placement))
         target_tls = target.tls or (tls if target.path.passes_tls else None)
-        target_path = stack.enter_context(open_path(lab, target.path, target_tls, 2, placement, speech))
-        to_server, to_client = target_path.max_sizes
+        opened_target = stack.enter_context(
+            open_path(lab, target.path, target_tls, number=2, placement=placement, speech=speech)
+        )
+        to_server, to_client = opened_target.max_sizes
         sizes = choose_sizes(
             [min(trip.bytes_to_server, to_server) for trip in trips],
             [min(trip.bytes_to_client, to_client) for trip in trips],
         )
-        label = recorded_path.name + (f", TLS {tls}" if tls else "")
+        label = present_path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_of_recording(recording)
         start_watch = stack.enter_context(watching_programs())
-        max_lost_s = MAX_LOST_SHARE * calibration_s(rhythm)
-        watch = BlockWatch(start_watch, lambda lost_s: lost_s < max_lost_s, say)
+        max_extra_s = MAX_LOST_SHARE * calibration_s(rhythm)
+        watch = BlockWatch(start_watch, lambda extra_s: extra_s < max_extra_s, say)
         recorder = watch.run(
             lambda: calibrate(
-                present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
+                opened_present.path.by_socket,
+                rhythm,
+                placement,
+                lambda cpus: lab.server_host.launcher(cpus or usable_cpus()),
             )
         )
-        others = [found] if (found := watch.found()) is not None else []
+        busy_programs = [found] if (found := watch.found()) is not None else []
         labels = (label, target.label)
-        yield PathPair(present, target_path, labels, sizes, rhythm, recorder, others, start_watch)
+        yield PathPair(opened_present, opened_target, labels, sizes, rhythm, recorder, busy_programs, start_watch)

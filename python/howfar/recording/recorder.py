@@ -57,7 +57,7 @@ from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.tap import listen_address, tap_folder
 from howfar.recording.texts import phrase
-from howfar.stopping import forwarding_end_requests_to, holding_end_requests
+from howfar.stopping import deferring_end_signals, forwarding_end_signals_to
 from howfar.units import format_duration_ns
 
 _LOOKUP_TIMEOUT_S = 2.0
@@ -281,7 +281,7 @@ def _run_command(
             )
         for tap in filter(None, taps):
             tap.serve(int(namespace))
-        with forwarding_end_requests_to(process):
+        with forwarding_end_signals_to(process):
             begun_ns = time.monotonic_ns()
             os.write(go_write, b"!")
             code = process.wait()
@@ -434,7 +434,7 @@ def _record_service(
     folder = Path()
     tap: RecordTap | None = None
     try:
-        with holding_end_requests():
+        with deferring_end_signals():
             folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
             folder.chmod(0o711)
         with Marks() as marks:

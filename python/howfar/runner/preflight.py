@@ -157,7 +157,7 @@ def _uncarried_paths(plan: Plan) -> dict[Level, str]:
     return {name: reason for name in plan.factors.path if (reason := reason_not_carried(find_path(name), services))}
 
 
-def check_movable(plan: Plan) -> None:
+def check_hop_programs(plan: Plan) -> None:
     """Check that the programs that can run on their own host are installed on this one. Raises MissingError."""
     for path in map(find_path, plan.factors.path):
         if path.movable:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from howfar.contract.receipt_messages import Histogram
 from howfar.plan.factor import Level
-from howfar.plan.factors import CONDITIONS, ORDINARY, offered_per_s
+from howfar.plan.factors import CONDITIONS, IMPLIED_LEVELS, offered_per_s
 from howfar.plan.kinds import QUERY, Operation
 from howfar.plan.types import StoredPlan
 from howfar.plan.workload import OPERATIONS, WORKLOADS, Unit
@@ -269,7 +269,7 @@ def pieces_ns(trials: Sequence[Trial]) -> dict[int, list[int]]:
 
 def other_factors(factors: Mapping[str, Level], *excluded: str) -> OtherFactors:
     """All factors except `excluded`, in a form that can be compared. Missing factors have their default level."""
-    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in excluded))
+    return tuple(sorted((name, level) for name, level in {**IMPLIED_LEVELS, **factors}.items() if name not in excluded))
 
 
 def group_by_other_factors(

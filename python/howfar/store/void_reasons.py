@@ -53,10 +53,11 @@ def _parse_sentence(sentence: str) -> Violation | None:
 
 def _parse_cut_sentence(sentence: str) -> Violation | None:
     """The violation of a sentence whose end was cut off, because reasons have a maximum length."""
-    for ending in {pattern.ending for pattern in _patterns()}:
+    for ending in sorted({pattern.ending for pattern in _patterns()}):
         for length in range(len(ending) - 1, _MIN_ENDING, -1):
-            if sentence.endswith(ending[:length]):
-                return _parse_sentence(sentence + ending[length:])
+            # Several endings may begin alike.
+            if sentence.endswith(ending[:length]) and (parsed := _parse_sentence(sentence + ending[length:])):
+                return parsed
     return None
 
 

@@ -1,4 +1,4 @@
-//! A page that the engine runs itself: round trips to the services, and computing between them.
+//! A scripted web page, which the load generator itself runs: round trips to databases and stores, with CPU work in between.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,8 @@ use crate::statements::Statements;
 use crate::tables::unprepared_program;
 use crate::workload::{Cursor, Memory, Program};
 
-/// Indices of the services, in all arrays here and in `LATENCY_KINDS`.
+/// Indices of the services in all arrays here. In `LATENCY_KINDS` a service has its round trips at its index, and its connects at
+/// `CONNECT` plus its index.
 const MYSQL: usize = 0;
 const POSTGRESQL: usize = 1;
 const REDIS: usize = 2;
@@ -41,15 +42,15 @@ const LATENCY_KINDS: [&str; 2 * SERVICE_COUNT + 1] = [
 const SERVICE_NAMES: [&str; SERVICE_COUNT] = ["mysql", "postgresql", "redis", "memcached"];
 const CONNECT: usize = SERVICE_COUNT;
 const CPU: usize = 2 * SERVICE_COUNT;
-/// Separates the random numbers of keys from those of statements' values, and those of the stores from each other.
+/// Part of the seed of keys, which makes them independent of the values in statements.
 const KEY_STREAM: u64 = 0x5061_6765_0000_0000;
 
-/// The plan of a job's pages, shared by all workers.
-struct Plan {
+/// What all workers share: the services, and the script that each of them runs.
+struct SharedScript {
     endpoints: [Option<ServiceEndpoint>; SERVICE_COUNT],
-    /// Index of the service that queries go to.
+    /// Index of the SQL service.
     sql_index: usize,
-    /// Whether any step needs the service.
+    /// For each service, whether a step uses it.
     is_needed: [bool; SERVICE_COUNT],
     steps: Vec<PageStep>,
     rounds: u64,
@@ -57,25 +58,25 @@ struct Plan {
     seed: u64,
 }
 
-impl Plan {
+impl SharedScript {
     fn endpoint(&self, service: usize) -> Result<&ServiceEndpoint, Failed> {
         self.endpoints[service]
             .as_ref()
-            .ok_or_else(|| internal("a step needs a service that is not there"))
+            .ok_or_else(|| internal("a step uses a service that the job lacks"))
     }
 }
 
-/// Prepare a job before its first page: open connections, and make the receipts and a page for each worker.
+/// Prepare a job before its first page: open connections, make a receipt of each service, and a page for each worker.
 pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<PageSetup, Failed> {
-    let plan = Arc::new(make_plan(job, script)?);
+    let shared = Arc::new(share_script(job, script)?);
     let mut receipts = Vec::new();
     let mut open_connections: [Vec<ServiceConnection>; SERVICE_COUNT] = Default::default();
-    for (service, endpoint) in plan.endpoints.iter().enumerate() {
+    for (service, endpoint) in shared.endpoints.iter().enumerate() {
         let Some(endpoint) = endpoint else { continue };
         let (receipt, connections) =
             endpoint.open_with_receipt(script.connect, job.workers, cpus)?;
         receipts.push((endpoint.name, receipt));
-        if plan.is_needed[service] && !plan.connects_per_page {
+        if shared.is_needed[service] && !shared.connects_per_page {
             open_connections[service] = connections;
             open_connections[service].reverse();
         } else {
@@ -89,10 +90,10 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
     let speed = ComputeSpeed::measure();
     let pages = (0..u64::from(job.workers)).map(|worker| {
         let connections = open_connections.each_mut().map(Vec::pop);
-        Box::new(Script::new(&plan, worker, connections, speed)) as Box<dyn Page>
+        Box::new(ScriptWorker::new(&shared, worker, connections, speed)) as Box<dyn Page>
     });
     let pages = pages.collect();
-    // More connections may have been opened than there are workers.
+    // Connections that no worker took.
     open_connections
         .into_iter()
         .flatten()
@@ -105,7 +106,7 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
     })
 }
 
-fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
+fn share_script(job: &PageJob, script: &PageScript) -> Result<SharedScript, Failed> {
     let limits = (job.connect_timeout_ns, job.stall_timeout_ns);
     let endpoint = |index: usize, service: Option<&Service>, workload: Option<Workload>| {
         service
@@ -133,7 +134,7 @@ fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
             PageStep::Cpu { .. } => {}
         }
     }
-    Ok(Plan {
+    Ok(SharedScript {
         endpoints: [
             endpoint(MYSQL, script.mysql.as_ref(), queries.clone())?,
             endpoint(POSTGRESQL, script.postgresql.as_ref(), queries)?,
@@ -166,7 +167,7 @@ fn build_program(
         return Ok(unprepared_program(protocol));
     };
     Program::with_protocol(protocol, 1, &workload, job.workers, job.seed)
-        .map_err(|reason| Failed::new(FailCode::BadJob, reason, "Correct the page."))
+        .map_err(|reason| Failed::new(FailCode::BadJob, reason, "Correct the steps of the page."))
 }
 
 fn service_index(store: Store) -> usize {
@@ -176,9 +177,9 @@ fn service_index(store: Store) -> usize {
     }
 }
 
-/// One worker's page, run repeatedly.
-struct Script {
-    plan: Arc<Plan>,
+/// The state of one worker, which runs the script again and again.
+struct ScriptWorker {
+    script: Arc<SharedScript>,
     worker: u64,
     /// Number of rounds begun so far, over all pages. Each round has its own random numbers.
     rounds_begun: u64,
@@ -191,21 +192,21 @@ struct Script {
     usage: [ServiceUse; SERVICE_COUNT],
 }
 
-impl Script {
+impl ScriptWorker {
     fn new(
-        plan: &Arc<Plan>,
+        script: &Arc<SharedScript>,
         worker: u64,
         connections: [Option<ServiceConnection>; SERVICE_COUNT],
         speed: ComputeSpeed,
     ) -> Self {
-        let no_statements = unprepared_program(SqlProtocol::Mysql);
-        let program = plan.endpoints[plan.sql_index]
+        let default_program = unprepared_program(SqlProtocol::Mysql);
+        let program = script.endpoints[script.sql_index]
             .as_ref()
-            .map_or(&no_statements, |endpoint| &endpoint.program);
+            .map_or(&default_program, |endpoint| &endpoint.program);
         Self {
             memory: program.memory(worker),
             cursor: program.transaction(worker, 0),
-            plan: Arc::clone(plan),
+            script: Arc::clone(script),
             worker,
             rounds_begun: 0,
             connections,
@@ -216,13 +217,13 @@ impl Script {
         }
     }
 
-    /// Start the random numbers of the next round.
-    fn begin_round(&mut self, plan: &Plan) {
-        if let Some(endpoint) = &plan.endpoints[plan.sql_index] {
+    /// Begin the next round, with a transaction and keys of its own.
+    fn begin_round(&mut self, script: &SharedScript) {
+        if let Some(endpoint) = &script.endpoints[script.sql_index] {
             self.cursor = endpoint.program.transaction(self.worker, self.rounds_begun);
         }
         for store in [REDIS, MEMCACHED] {
-            let seed = plan.seed ^ KEY_STREAM ^ store as u64;
+            let seed = script.seed ^ KEY_STREAM ^ store as u64;
             self.key_streams[store] = RandomStream::new(seed, self.worker, self.rounds_begun);
         }
         self.rounds_begun += 1;
@@ -230,7 +231,7 @@ impl Script {
 
     fn run_step(
         &mut self,
-        plan: &Plan,
+        script: &SharedScript,
         step: &PageStep,
         record: &mut PageRecord,
     ) -> Result<(), Failed> {
@@ -238,7 +239,7 @@ impl Script {
             PageStep::Cpu { cpu_ns } => self.burner.burn(*cpu_ns),
             PageStep::Query { repeat, .. } => {
                 for _ in 0..*repeat {
-                    self.run_query(plan, record)?;
+                    self.run_query(script, record)?;
                 }
             }
             PageStep::Get {
@@ -247,19 +248,21 @@ impl Script {
                 repeat,
             } => {
                 for _ in 0..*repeat {
-                    self.run_get(plan, service_index(*store), *keys_each, record)?;
+                    self.run_get(script, service_index(*store), *keys_each, record)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn run_query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
-        let sql_index = plan.sql_index;
-        let endpoint = plan.endpoint(sql_index)?;
+    fn run_query(&mut self, script: &SharedScript, record: &mut PageRecord) -> Result<(), Failed> {
+        let sql_index = script.sql_index;
+        let endpoint = script.endpoint(sql_index)?;
         let program = &endpoint.program;
-        let Some(due) = self.cursor.next(program) else {
-            return Err(internal("a round has more queries than its statements"));
+        let Some(statement) = self.cursor.next(program) else {
+            return Err(internal(
+                "a round runs more queries than its transaction has",
+            ));
         };
         let connection = get_connection(
             &mut self.connections[sql_index],
@@ -271,13 +274,13 @@ impl Script {
         self.buffers.packet.clear();
         let request = Request {
             program,
-            due,
+            due: statement,
             cursor: &mut self.cursor,
             memory: &mut self.memory,
             statements: &mut Statements::default(),
         };
         connection.replies.encode(request, &mut self.buffers.packet);
-        let operation = (self.worker, program.kinds()[due.kind].name.as_str());
+        let operation = (self.worker, program.kinds()[statement.kind].name.as_str());
         round_trip(
             connection,
             endpoint,
@@ -291,12 +294,12 @@ impl Script {
 
     fn run_get(
         &mut self,
-        plan: &Plan,
+        script: &SharedScript,
         store: usize,
         keys_each: u16,
         record: &mut PageRecord,
     ) -> Result<(), Failed> {
-        let endpoint = plan.endpoint(store)?;
+        let endpoint = script.endpoint(store)?;
         let commands = endpoint
             .program
             .commands()
@@ -387,14 +390,14 @@ fn round_trip(
     Ok(())
 }
 
-impl Page for Script {
+impl Page for ScriptWorker {
     fn open(&mut self) -> Result<(), Failed> {
-        let plan = Arc::clone(&self.plan);
-        if plan.connects_per_page {
+        let script = Arc::clone(&self.script);
+        if script.connects_per_page {
             return Ok(());
         }
-        for (service, endpoint) in plan.endpoints.iter().enumerate() {
-            let is_missing = plan.is_needed[service] && self.connections[service].is_none();
+        for (service, endpoint) in script.endpoints.iter().enumerate() {
+            let is_missing = script.is_needed[service] && self.connections[service].is_none();
             if let Some(endpoint) = endpoint.as_ref().filter(|_| is_missing) {
                 self.connections[service] = Some(endpoint.open()?);
             }
@@ -403,21 +406,21 @@ impl Page for Script {
     }
 
     fn run_page(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
-        let plan = Arc::clone(&self.plan);
+        let script = Arc::clone(&self.script);
         let cpu_at_start_ns = thread_cpu_ns();
         self.usage = SERVICE_NAMES.map(zero_usage);
-        for _ in 0..plan.rounds {
-            self.begin_round(&plan);
-            for step in &plan.steps {
-                self.run_step(&plan, step, record)?;
+        for _ in 0..script.rounds {
+            self.begin_round(&script);
+            for step in &script.steps {
+                self.run_step(&script, step, record)?;
             }
         }
-        if plan.connects_per_page {
+        if script.connects_per_page {
             self.close();
         }
         record.add_latency(CPU, thread_cpu_ns() - cpu_at_start_ns);
         let ended_ns = now_ns();
-        for (usage, endpoint) in self.usage.iter().zip(&plan.endpoints) {
+        for (usage, endpoint) in self.usage.iter().zip(&script.endpoints) {
             if endpoint.is_some() {
                 record.counters.queries += usage.requests;
                 record.counters.round_trips += usage.round_trips;

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from howfar.analysis.cells import NoiseFloors
 from howfar.model.facts import ArmFacts
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import IMPLIED_LEVELS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, excludes_one, judge_ratio
 from howfar.stats.trials import other_factors
@@ -83,19 +83,19 @@ class ArmPair:
 
 
 def find_pairs(facts: Sequence[ArmFacts], factor: str, level: Level) -> Iterator[ArmPair]:
-    """Pairs of each cell at `level` of `factor` and the same cell at the factor's ordinary level, in the order of the plan."""
-    ordinary = {
+    """Pairs of each cell at `level` of `factor` and the same cell at the factor's implied level, in the order of the plan."""
+    cells = {
         other_factors(cell.arm.factors, factor): cell
         for cell in reversed(facts)
-        if cell.level(factor) == ORDINARY[factor]
+        if cell.level(factor) == IMPLIED_LEVELS[factor]
     }
     for changed in facts:
-        ordinary_cell = ordinary.get(other_factors(changed.arm.factors, factor))
-        if changed.level(factor) == level and ordinary_cell is not None:
-            yield ArmPair(ordinary_cell, changed)
+        plain_cell = cells.get(other_factors(changed.arm.factors, factor))
+        if changed.level(factor) == level and plain_cell is not None:
+            yield ArmPair(plain_cell, changed)
 
 
 def changed_levels(facts: Sequence[ArmFacts], factor: str) -> list[Level]:
-    """The levels of a factor that are not ordinary, in the order of the plan."""
+    """The levels of a factor other than the implied one, in the order of the plan."""
     all_levels = dict.fromkeys(cell.level(factor) for cell in facts)
-    return [level for level in all_levels if level is not None and level != ORDINARY[factor]]
+    return [level for level in all_levels if level is not None and level != IMPLIED_LEVELS[factor]]

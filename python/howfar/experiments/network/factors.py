@@ -27,12 +27,12 @@ def _check_level(value: Any) -> Any:
 COMPRESSION: Factor[str] = Factor(
     "compression",
     Annotated[str, BeforeValidator(_check_level)],
-    "off",
-    "off",
+    default="off",
+    implied_level="off",
     label=lambda level: "uncompressed" if level == "off" else str(level),
     short_label=lambda level: "none" if level == "off" else str(level),
     prefers_rows=True,
-    needs_sql="compression is part of MySQL's protocol",
+    sql_only_because="compression is part of MySQL's protocol",
     hides_protocol=True,
     saves_bytes=True,
     moves_limit=True,
@@ -53,7 +53,7 @@ def compression_difference(requested: Compression | None, session: Receipt) -> S
     algorithm = None if requested is None else requested.algorithm
     if session.compression == algorithm:
         return None
-    algorithms = {"obtained": session.compression or "nothing", "requested": algorithm or "nothing"}
+    algorithms = {"obtained": session.compression or "none", "requested": algorithm or "none"}
     return "session-compression", algorithms
 
 

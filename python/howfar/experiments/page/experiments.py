@@ -1,4 +1,4 @@
-"""The experiment on pages, for the registry of experiments."""
+"""The experiment on web pages, for the registry of experiments."""
 
 from __future__ import annotations
 

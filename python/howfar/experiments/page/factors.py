@@ -22,13 +22,13 @@ AppCpuNs = Annotated[
     int, duration(0, 10 * SECOND_NS, "a time is never negative", "nothing that computes for so long is a page")
 ]
 
-PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE, kinds=(KIND,))
+PAGE: Factor[str] = Factor("page", ShapeName, default=NO_PAGE, implied_level=NO_PAGE, kinds=(KIND,))
 """Name of one of the plan's pages."""
 APP_CPU_NS: Factor[int] = Factor(
-    "app_cpu_ns", AppCpuNs, 0, 0, toml_name="app_cpu", format=format_duration_ns, kinds=(KIND,)
+    "app_cpu_ns", AppCpuNs, default=0, implied_level=0, toml_name="app_cpu", format=format_duration_ns, kinds=(KIND,)
 )
 """Time that the application computes for a page, in addition to what its round trips need."""
-APPLICATION: Factor[str] = Factor("application", Application, "engine", "engine", kinds=(KIND,))
+APPLICATION: Factor[str] = Factor("application", Application, default="engine", implied_level="engine", kinds=(KIND,))
 """Application that runs the page: PHP under PHP-FPM, or the engine itself."""
 
 FACTORS = (PAGE, APP_CPU_NS, APPLICATION)

@@ -1,4 +1,4 @@
-"""The templates of the violations of pages and their application."""
+"""Message templates for the violations that the experiment on web pages finds."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ from howfar.contract.violation import ViolationText
 
 VIOLATIONS = (
     ViolationText(
-        "php-at-other-address", "{service:word} sees PHP at {client!r}, the path comes from {expected_client!r}"
+        "php-at-other-address",
+        "{service:word} sees PHP connect from {client!r} instead of {expected_client!r}",
+        "{service:word} sees PHP connect from another address",
+        older_sentences=("{service:word} sees PHP at {client!r}, the path comes from {expected_client!r}",),
     ),
     ViolationText(
         "service-counts",
-        "{service:word} counted {counted:d} {quantity} of {pages:d} pages, which told {reported:d}",
-        "{service:word} counted another number of {quantity} than the pages",
+        "{service:word} counted {counted:d} {quantity}, but {pages:d} pages reported {reported:d}",
+        "{service:word} and the pages counted different numbers of {quantity}",
+        older_sentences=("{service:word} counted {counted:d} {quantity} of {pages:d} pages, which told {reported:d}",),
     ),
     ViolationText(
         "reported-round-trips",
-        "{pages:d} pages told {reported:d} turns to {service:word}, the script has {expected:d}",
+        "{pages:d} pages reported {reported:d} round trips to {service:word} instead of {expected:d}",
         "pages reported another number of round trips to {service:word} than the script has",
+        older_sentences=("{pages:d} pages told {reported:d} turns to {service:word}, the script has {expected:d}",),
     ),
     ViolationText(
         "reported-connections",
-        "{pages:d} pages told {reported:d} connects to {service:word}, each was to make one",
-        "pages reported another number of connections to {service:word} than one each",
+        "{pages:d} pages reported {reported:d} connections to {service:word} instead of one each",
+        "pages did not report one connection to {service:word} each",
+        older_sentences=("{pages:d} pages told {reported:d} connects to {service:word}, each was to make one",),
     ),
     ViolationText("pages-missed-keys", "the pages missed {misses:d} keys of {keys:d}", "the pages missed keys"),
     ViolationText(
         "persistent-connections",
-        "{service:word} counted {connections:d} connections of {children:d} children, which were to keep one each",
-        "{service:word} counted more connections than children",
+        "{service:word} counted {connections:d} connections of {children:d} PHP processes instead of one each",
+        "{service:word} counted more connections than PHP processes",
+        older_sentences=(
+            "{service:word} counted {connections:d} connections of {children:d} children, which were to keep one each",
+        ),
     ),
     ViolationText("php-child-died", "{message}", in_older_files=False),
     ViolationText("php-not-cached", "PHP compiled its pages anew each time"),
@@ -45,7 +54,7 @@ VIOLATIONS = (
     ViolationText(
         "page-connections",
         "{pages:d} pages made {counted:d} connections to {service:word} instead of {expected:d}",
-        "pages made another number of connections to {service:word} than one each",
+        "pages did not make one connection to {service:word} each",
     ),
     ViolationText(
         "page-keys",

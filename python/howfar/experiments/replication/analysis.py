@@ -34,7 +34,7 @@ from howfar.experiments.replication.records import replica_lag
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import Finding, Quantity
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import IMPLIED_LEVELS
 from howfar.plan.workload import Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
@@ -431,7 +431,7 @@ def _label(arm: ReplicationArm, unlabelled: Sequence[str]) -> str:
     parts = [mode_name(arm.mode)]
     if arm.replica_rtt_ns is not None:
         parts.append(format_duration_ns(arm.replica_rtt_ns))
-    if arm.durability != ORDINARY["durability"]:
+    if arm.durability != IMPLIED_LEVELS["durability"]:
         parts.append(f"durability {arm.durability}")
     parts += [f"{name.replace('_', ' ')} {level}" for name, level in _non_default_levels(arm).items()]
     return ", ".join([*parts, *(str(level) for name in unlabelled if (level := arm.level(name)) is not None)])
@@ -441,7 +441,9 @@ def _non_default_levels(arm: ReplicationArm) -> dict[str, str | int]:
     if arm.mode == ALONE:
         return {}
     levels = {name: arm.level(name) for name in _SHOWN_FACTORS}
-    return {name: level for name, level in levels.items() if isinstance(level, str | int) and level != ORDINARY[name]}
+    return {
+        name: level for name, level in levels.items() if isinstance(level, str | int) and level != IMPLIED_LEVELS[name]
+    }
 
 
 def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:

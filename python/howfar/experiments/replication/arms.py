@@ -21,7 +21,7 @@ from howfar.experiments.replication.factors import (
 )
 from howfar.experiments.replication.records import FallbackSample, LagRecord
 from howfar.plan.factor import Level
-from howfar.plan.factors import ORDINARY, SERVER, THREADS, level_of
+from howfar.plan.factors import IMPLIED_LEVELS, SERVER, THREADS, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
@@ -87,7 +87,7 @@ class ReplicationArm:
     @property
     def curve(self) -> Levels:
         """Every factor but the number of connections."""
-        levels = {**ORDINARY, **self.arm.factors}
+        levels = {**IMPLIED_LEVELS, **self.arm.factors}
         return tuple(sorted((name, level) for name, level in levels.items() if name != "threads"))
 
     @property

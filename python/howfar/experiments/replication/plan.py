@@ -64,7 +64,7 @@ def _check_workload(plan: Plan) -> None:
         raise factor_refusal(
             "fault", f"a fault needs the workload {INSERTS}: its clients log the keys that are looked for"
         )
-    if plan.factors.row_bytes != (ROW_BYTES.ordinary,) and plan.workload.kind != INSERTS:
+    if plan.factors.row_bytes != (ROW_BYTES.implied_level,) and plan.workload.kind != INSERTS:
         raise factor_refusal("row_bytes", f"the size of a row applies only to the workload {INSERTS}")
 
 

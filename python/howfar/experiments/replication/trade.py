@@ -33,7 +33,7 @@ from howfar.experiments.replication.factors import (
 from howfar.experiments.replication.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.texts import TEXTS
 from howfar.findings import fill
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import IMPLIED_LEVELS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
@@ -137,7 +137,7 @@ def _measured_rows(arms: Sequence[ReplicationArm], crash_groups: Sequence[_Crash
 
 def _has_default_replica_levels(arm: ReplicationArm) -> bool:
     names = ("replicas", "wait_for", "replica_tls", "replica_compression")
-    return arm.mode == ALONE or all(arm.level(name) == ORDINARY[name] for name in names)
+    return arm.mode == ALONE or all(arm.level(name) == IMPLIED_LEVELS[name] for name in names)
 
 
 def _measured_row(

@@ -249,8 +249,8 @@ class KeyValueServer(ServerProcess):
         # rest.
         if encrypted is not None and (listen_address := probe_address(self._dialect, target, host, None)).plain:
             raise LabError(
-                f"{self.kind} was to speak TLS at {listen_address.at}, but it answers in plain text there",
-                "It encrypts TCP only: its socket is always plain.",
+                f"{self.kind} should accept only TLS at {listen_address.at}, but accepts unencrypted connections",
+                "It encrypts only TCP: its socket is never encrypted.",
             )
         return super().session_view(target, host, encrypted)
 

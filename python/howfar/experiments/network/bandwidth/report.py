@@ -18,7 +18,7 @@ from howfar.experiments.network.what_if import WhatIf, WhatIfSettings, WhatIfWor
 from howfar.findings import Finding
 from howfar.model.facts import ArmFacts
 from howfar.paths import is_modelled
-from howfar.plan.factors import CONTENT, ORDINARY, PATH
+from howfar.plan.factors import CONTENT, IMPLIED_LEVELS, PATH
 from howfar.plan.workload import Workload
 from howfar.report.document import Document
 from howfar.report.grid import is_grid
@@ -71,7 +71,7 @@ def what_if(
 
 def _is_plain(one_series: Series) -> bool:
     """Whether a series has persistent connections and neither TLS nor compression; its other factors may have any level."""
-    return all(one_series.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
+    return all(one_series.factors.get(name, IMPLIED_LEVELS[name]) == IMPLIED_LEVELS[name] for name in VARIED)
 
 
 def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:

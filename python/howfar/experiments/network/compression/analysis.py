@@ -200,9 +200,7 @@ def analyse_compression(
 def with_sentences(findings: CompressionEconomics) -> CompressionEconomics:
     """The findings with sentences, and without break-evens for unresolved costs. To be called when the intervals are known."""
     rows = tuple(_apply_intervals(row) for row in findings.rows)
-    advice = {
-        name: level_advice([row for row in rows if row.content == name]) for name in {row.content for row in rows}
-    }
+    advice = {name: gains_text([row for row in rows if row.content == name]) for name in {row.content for row in rows}}
     rows = tuple(row.model_copy(update={"level_advice": advice[row.content]}) for row in rows)
     return findings.model_copy(update={"rows": rows, "text": compression_sentence(rows)})
 
@@ -344,7 +342,7 @@ def _compare_pair(
 # ---------------------------------------------------------------- sentences
 
 
-def level_advice(rows: Sequence[CompressionRow]) -> str:
+def gains_text(rows: Sequence[CompressionRow]) -> str:
     """The gains of algorithms at each rate of the link, by the model, the largest first. `rows` are of one content. Empty: no cost is
     resolved."""
     gains = [(gain, row.algorithm) for row in rows if row.resolved for gain in row.gains]

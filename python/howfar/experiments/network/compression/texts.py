@@ -27,8 +27,8 @@ ECONOMICS: Texts = {
         "them correctly."
     ),
     # The model's gains at a rate.
-    "gains": "at {rate:rate} {gains} times",
-    "gain": "{algorithm} {times}",
+    "gains": "at {rate:rate} {gains}",
+    "gain": "{algorithm} {times} times",
 }
 
 REPORT: Texts = {

@@ -35,7 +35,7 @@ from howfar.experiments.replication.fault.under_load import (
 )
 from howfar.experiments.replication.inserts import TABLE
 from howfar.experiments.replication.lab import ReplicaSet
-from howfar.experiments.replication.lab.dialect import Arrival
+from howfar.experiments.replication.lab.dialect import JoinMode
 from howfar.experiments.replication.lab.links import ReplicationLink
 from howfar.experiments.replication.lab.member import Member, wait_for
 from howfar.experiments.replication.lab.proof import latency_violation
@@ -78,7 +78,7 @@ class KeyComparison:
     duplicates: Keys
     """Keys that occur more than once on the survivor."""
     repeated: Keys
-    """Keys inserted more than once: two clients drew from one sequence, so it is unknown whose row survived."""
+    """Keys inserted more than once: two clients took keys from the same sequence, so it is unknown whose row survived."""
 
     @property
     def acknowledged(self) -> int:
@@ -123,8 +123,9 @@ def _concatenated(parts: Sequence[Keys]) -> Keys:
 
 @dataclass(frozen=True)
 class VisibilityComparison:
-    """Keys that another connection (the watcher) saw, ascending. `early_ns` has one time for each key of `early`, by one monotonic
-    clock. A key was visible at the latest when the answer of the poll that saw it arrived, so `early_ns` are lower bounds."""
+    """Keys that another connection (the watcher) saw, ascending. `early_ns` has one duration for each key of `early`; both of its ends
+    are read from the same monotonic clock. The key was visible no later than when the answer of the poll that saw it arrived, so each
+    duration is a lower bound."""
 
     early: Keys
     """Keys seen before their acknowledgement had arrived at the client."""
@@ -151,8 +152,8 @@ def compare_visibility(
 
 
 FAILOVER_NS = 1_000_000_000
-"""Time from the fault until the primary is killed, if it survives the fault. The choice is arbitrary: with an asynchronous
-primary, each additional second loses about as many more commits."""
+"""Time from the fault until the primary is killed, if it survives the fault. The choice is arbitrary: with asynchronous
+replication, each further second loses about the same number of commits again."""
 _RECEIVER_STOP_TIMEOUT_S = 30.0
 """Time limit for a replica to stop receiving, which it does at the next event that arrives."""
 
@@ -160,11 +161,12 @@ _RECEIVER_STOP_TIMEOUT_S = 30.0
 class FaultKind(InjectedFault):
     """One level of the factor `fault`."""
 
-    arrival: Arrival | None = None
+    arrival: JoinMode | None = None
 
 
-_EXPEL_LIMIT_S = 60.0
-"""Time limit for a cluster to continue without a member. By default it expels an unreachable member after 5 to 10 s."""
+_CLUSTER_TIMEOUT_S = 60.0
+"""Time limit for a cluster to continue without a member, and for a member to come back. By default a cluster expels an unreachable
+member after 5 to 10 s."""
 FAULTS: dict[str, FaultKind] = {
     "kill-primary": FaultKind(),
     "cut": FaultKind(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
@@ -193,9 +195,9 @@ class FaultTimeline:
     """Right before the primary was killed."""
     restored_ns: int | None = None
     """When the member's fault was removed, or when the member had joined. None: never."""
-    back_ns: int | None = None
+    rejoin_duration_ns: int | None = None
     """Time from `restored_ns` until it was a full member again; for a member that joined, from the start of its server. None: not
-    within `_EXPEL_LIMIT_S`."""
+    within `_CLUSTER_TIMEOUT_S`."""
     joined: JoinRecord | None = None
     """Record of a member that left and joined. The fault was in force while it joined."""
 
@@ -218,11 +220,11 @@ def replica_set_of(environment: object) -> ReplicaSet:
     return group.replica_set
 
 
-# A node that leaves and joins. Its bytes are all that it received over its links from the start of its server until it was a full
-# member, including the load's writes. They are counted in two ways: by the kernel at the senders' interfaces, and by the links.
+# A member that leaves and rejoins. Its traffic is everything that it received over its links from the start of its server until it was
+# a full member, including the load's writes. It is counted in two ways: by the kernel at the senders' interfaces, and by the links.
 
 JOIN_TIMEOUT_S = 300.0
-"""Time limit for a node to become a full member again."""
+"""Time limit for a member to become a full member again."""
 
 
 @dataclass(frozen=True)
@@ -238,14 +240,14 @@ def leave(member: Member) -> None:
     member.server.shut_down()
 
 
-def join(replica_set: ReplicaSet, member: Member, arrival: Arrival) -> JoinResult:
+def join(replica_set: ReplicaSet, member: Member, join_mode: JoinMode) -> JoinResult:
     """Start the member again and wait until it is a full member. Raises LabError, ServerCrashed."""
     assert member.seed is not None, "faults are injected only in the laboratory"
     links = replica_set.external_links([member])
-    before, began_ns = _traffic_to_node(links), time.monotonic_ns()
-    how = replica_set.dialect.rejoin(member, replace(member.seed, arrival=arrival), JOIN_TIMEOUT_S)
+    before, began_ns = _traffic_to_member(links), time.monotonic_ns()
+    how = replica_set.dialect.rejoin(member, replace(member.seed, join_mode=join_mode), JOIN_TIMEOUT_S)
     ended_ns = time.monotonic_ns()
-    traffic = {name: count - before[name] for name, count in _traffic_to_node(links).items()}
+    traffic = {name: count - before[name] for name, count in _traffic_to_member(links).items()}
     name, donor_traffic = max(traffic.items(), key=lambda item: item[1].link)
     link = next(link for link in links if link.name == name)
     (donor,) = set(replica_set.member_names(link)) - {member.name}
@@ -263,7 +265,7 @@ def join(replica_set: ReplicaSet, member: Member, arrival: Arrival) -> JoinResul
 
 
 class _LinkTraffic(NamedTuple):
-    """Traffic to the node over one link. `kernel` and `link` are bytes, as each of the two counts them."""
+    """Traffic to a member over one link. `kernel` and `link` are bytes, as each of the two counts them."""
 
     kernel: int
     link: int
@@ -274,22 +276,22 @@ class _LinkTraffic(NamedTuple):
         return _LinkTraffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-def _traffic_to_node(links: Sequence[ReplicationLink]) -> dict[str, _LinkTraffic]:
-    """Traffic to the node, by link. The node is the last member, and so the client of each of its links."""
+def _traffic_to_member(links: Sequence[ReplicationLink]) -> dict[str, _LinkTraffic]:
+    """Traffic to the last member, by link. As the last, it is at the client's end of each of its links."""
     traffic = {}
     for link in links:
         sent_bytes, counters = link.sent_bytes(), link.counters()
         assert sent_bytes is not None and counters is not None, "faults are injected only in the laboratory"
-        to_node = counters.to_client
-        traffic[link.name] = _LinkTraffic(sent_bytes, to_node.wire_bytes, to_node.segments, to_node.packets)
+        to_member = counters.to_client
+        traffic[link.name] = _LinkTraffic(sent_bytes, to_member.wire_bytes, to_member.segments, to_member.packets)
     return traffic
 
 
 def apply_fault(
     replica_set: ReplicaSet, kind: FaultKind, pause: Callable[[int], None], stack: ExitStack
 ) -> tuple[FaultTimeline, Writers | None]:
-    """Apply the fault. Returns its times, and for a cluster the clients that then write at its other nodes. `pause` waits under load
-    for a number of nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
+    """Apply the fault. Returns its times, and for a cluster, the clients that write to its other nodes from then on. `pause` waits
+    under load for a number of nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
     affected = _affected_members(replica_set, kind)
     member = next(iter(affected), None)
     if member is not None and kind.arrival is not None:
@@ -307,24 +309,24 @@ def apply_fault(
     if writers is not None:
         stack.callback(writers.finish)
         if kind.failover_ns:
-            writers.wait_for_commit(in_force_ns, _EXPEL_LIMIT_S)
-    restored_ns = back_ns = None
+            writers.wait_for_commit(in_force_ns, _CLUSTER_TIMEOUT_S)
+    restored_ns = rejoin_duration_ns = None
     if member is not None and kind.away_ns:
         pause(kind.away_ns)
         restore_links(replica_set, kind)
         slowed.close()
         restored_ns = time.monotonic_ns()
-        back_ns = _await_full_member(member, restored_ns)
+        rejoin_duration_ns = _await_full_member(member, restored_ns)
     if kind.failover_ns:
         pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
     if not kind.lives_ns:
         replica_set.primary.server.kill()
-    if not (kind.cut or kind.stops_receiving or kind.lives_ns):
+    if not (kind.cut or kind.stops_receiving or kind.lives_ns):  # the kill itself is the fault
         in_force_ns = time.monotonic_ns()
     if writers is not None and not kind.lives_ns:
-        writers.wait_for_commit(dead_ns, _EXPEL_LIMIT_S)
-    return FaultTimeline(fault_ns, in_force_ns, dead_ns, restored_ns, back_ns), writers
+        writers.wait_for_commit(dead_ns, _CLUSTER_TIMEOUT_S)
+    return FaultTimeline(fault_ns, in_force_ns, dead_ns, restored_ns, rejoin_duration_ns), writers
 
 
 def _affected_members(replica_set: ReplicaSet, kind: FaultKind) -> tuple[Member, ...]:
@@ -345,9 +347,9 @@ def _restart_member(
     pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
     replica_set.primary.server.kill()
-    writers.wait_for_commit(dead_ns, _EXPEL_LIMIT_S)
-    back_ns = joined.record.took_ns
-    return FaultTimeline(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, back_ns, joined.record), writers
+    writers.wait_for_commit(dead_ns, _CLUSTER_TIMEOUT_S)
+    timeline = FaultTimeline(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, joined.record.took_ns, joined.record)
+    return timeline, writers
 
 
 def _await_full_member(member: Member, since_ns: int) -> int | None:
@@ -361,7 +363,7 @@ def _await_full_member(member: Member, since_ns: int) -> int | None:
         return False
 
     with suppress(LabError):
-        wait_for(is_full_member, _EXPEL_LIMIT_S, lambda: f"{member.name} did not come back")
+        wait_for(is_full_member, _CLUSTER_TIMEOUT_S, lambda: f"{member.name} did not come back")
         return time.monotonic_ns() - since_ns
     return None
 
@@ -399,7 +401,7 @@ def restore_links(replica_set: ReplicaSet, kind: FaultKind) -> None:
         link.restore()
 
 
-LOST_KEYS_KEPT = 20
+MAX_LOST_KEYS_RECORDED = 20
 _MAX_KEYS_NAMED = 3
 """Maximum number of keys named in a void trial's reason."""
 
@@ -418,15 +420,15 @@ class Survivor:
 class StateBeforeFault:
     """The state right before the fault."""
 
-    window_ns: int
+    window_began_ns: int
     """Monotonic time at which the measured window began."""
     behind: int | None
-    """Number of transactions that the replica had not applied. None: unknown."""
+    """Number of transactions that the most advanced replica had not applied. None: unknown."""
     applied: int | None
-    """Transactions that the replica had applied since the load began."""
+    """Number of transactions that this replica had applied since the load began."""
     cpus: CpuShares | None
     unreceived: int | None
-    heartbeat_ns: int | None
+    heartbeat_age_ns: int | None
     rtt_ns: int
 
 
@@ -436,7 +438,7 @@ def crash_record(
     before: StateBeforeFault,
     log: KeyLog,
     watcher_log: KeyLog,
-    watched_ns: int,
+    poll_interval_ns: int,
     survivor: Survivor,
 ) -> CrashRecord:
     """The record of a crash. Raises LabError if the logs contradict each other, see `check_comparison`."""
@@ -448,15 +450,15 @@ def crash_record(
         *watcher_log.ended(KeyOutcome.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys)
     )
     lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, comparison.lost)])
-    in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= timeline.fault_ns)
+    in_window = (acknowledged_ns > before.window_began_ns) & (acknowledged_ns <= timeline.fault_ns)
     since_load_ns = timeline.fault_ns - log.origin_ns
     return CrashRecord(
         fault=fault,
         fault_ns=since_load_ns,
         in_force_ns=timeline.in_force_ns - log.origin_ns,
         dead_ns=timeline.dead_ns - log.origin_ns,
-        watched_ns=watched_ns,
-        commits_per_s=int(np.count_nonzero(in_window)) / ((timeline.fault_ns - before.window_ns) / 1e9),
+        watched_ns=poll_interval_ns,
+        commits_per_s=int(np.count_nonzero(in_window)) / ((timeline.fault_ns - before.window_began_ns) / 1e9),
         acknowledged=comparison.acknowledged,
         lost=len(comparison.lost),
         lost_after=int(np.count_nonzero(lost_ns > timeline.fault_ns)),
@@ -474,12 +476,12 @@ def crash_record(
         unreceived_before=before.unreceived,
         applied_per_s_before=None if before.applied is None else before.applied / (since_load_ns / 1e9),
         cpus_before=before.cpus,
-        heartbeat_before_ns=before.heartbeat_ns,
+        heartbeat_before_ns=before.heartbeat_age_ns,
         replica_rtt_ns=before.rtt_ns,
         promoted=survivor.name,
         promotion_ns=survivor.promotion_ns,
         unapplied=survivor.unapplied,
-        lost_keys=tuple(int(key) for key in comparison.lost[:LOST_KEYS_KEPT]),
+        lost_keys=tuple(int(key) for key in comparison.lost[:MAX_LOST_KEYS_RECORDED]),
     )
 
 
@@ -500,6 +502,7 @@ def cluster_fields(
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
     isolated = (sent_ns > timeline.in_force_ns) & ("primary" in cut_off)
     if timeline.joined is not None:
+        # A join is judged until the primary's death; the failover after it is not part of it.
         ended_ns = timeline.dead_ns
     restored_ns = ended_ns if timeline.restored_ns is None else timeline.restored_ns
     other_commits_ns = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > restored_ns]
@@ -513,7 +516,7 @@ def cluster_fields(
         "meanwhile_per_s": commits_during_fault / ((restored_ns - timeline.in_force_ns) / 1e9)
         if primary_survived
         else None,
-        "back_ns": timeline.back_ns,
+        "back_ns": timeline.rejoin_duration_ns,
         "joined": timeline.joined,
     }
 
@@ -531,7 +534,7 @@ def check_comparison(comparison: KeyComparison) -> None:
         if len(keys)
     ]
     if phrases:
-        raise LabError(f"no account can be made of this crash: {'; '.join(phrases)}")
+        raise LabError(f"the losses of this crash cannot be determined: {'; '.join(phrases)}")
 
 
 _LOAD_MARGIN_NS = 20_000_000_000
@@ -573,13 +576,14 @@ class CrashResult:
 
 def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> CrashResult:
     """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError if the losses cannot
-    be determined, for example because semi-synchronous replication had fallen back before, or no server can take over."""
+    be determined, for example because semi-synchronous replication had already fallen back to asynchronous replication, or no server
+    can take over."""
     replica_set, kind = context.replica_set, FAULTS[fault]
     changes: dict[str, object] = {"observe": ()}  # CPU time would be read at the end, when the server no longer exists
     if replica_set.spec.cluster:
         changes["ignore_errors"] = "all"  # a node that is cut off refuses commits, which must not end the load
     extra_ns = kind.lives_ns or kind.failover_ns + _LOAD_MARGIN_NS + replica_set.spec.cluster * int(
-        _EXPEL_LIMIT_S * 1e9
+        _CLUSTER_TIMEOUT_S * 1e9
     )
     if kind.arrival is not None:
         extra_ns += kind.away_ns + int(JOIN_TIMEOUT_S * 1e9)
@@ -597,13 +601,14 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         cpus = CpuWatch([replica.server.pid for replica in replica_set.replicas])
         load.pause_until(after_ns)
         cpus_before = cpus.finish()
-        # Replicas are queried before the primary: transactions that arrive in between are not subtracted.
+        # Replicas are queried before the primary, so transactions that they receive in between count as missing: the numbers may be
+        # too high, never too low.
         replica_positions = [_query_positions(replica_set, replica) for replica in replica_set.replicas]
         last_snapshot = replica_set.snapshot()
         if mismatches := ReplicationWindow.between(first_snapshot, last_snapshot).violations(replica_set.spec):
             raise NotAsConfigured(f"replication was not as configured before the fault: {join_sentences(mismatches)}")
         stack.callback(restore_links, replica_set, kind)
-        pause = partial(load.pause, until="the primary, which lived on after the fault, was killed")
+        pause = partial(load.pause, until="the primary was killed after the fault")
         timeline, writers = apply_fault(replica_set, kind, pause, stack)
         outcome = load.finish()
         ended_ns, writes = time.monotonic_ns(), None if writers is None else writers.finish()
@@ -611,7 +616,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         survivor = _take_over(
             replica_set,
             _failover_candidates(replica_set, kind),
-            is_complete=bool(kind.away_ns) and kind.arrival is None,
+            cluster_is_complete=bool(kind.away_ns) and kind.arrival is None,
         )
         if kind.lives_ns:
             timeline = replace(timeline, dead_ns=time.monotonic_ns())
@@ -619,9 +624,9 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
                 member.server.kill()
         seen, watched = watcher.finish()
     before = StateBeforeFault(
-        window_ns=load.began_ns,
+        window_began_ns=load.began_ns,
         **_replica_state_fields(replica_set, first_snapshot.position, last_snapshot.position, replica_positions),
-        heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
+        heartbeat_age_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
         cpus=cpus_before,
     )
@@ -698,13 +703,13 @@ def _samples_before_fault(lag: LagWatch, timeline: FaultTimeline) -> list[LagSam
     return [sample for sample in lag.finish() if sample.at_ns <= timeline.fault_ns]
 
 
-def _take_over(replica_set: ReplicaSet, candidates: Sequence[Member], *, is_complete: bool) -> Survivor:
-    """Promote the most advanced of `candidates`, once all data in transit has arrived. `is_complete`: whether the cluster is complete
-    again, so that nothing is promoted. Raises LabError."""
+def _take_over(replica_set: ReplicaSet, candidates: Sequence[Member], *, cluster_is_complete: bool) -> Survivor:
+    """Promote the most advanced of `candidates`, once all data in transit has arrived. `cluster_is_complete`: whether all members
+    are back, so that nothing is promoted. Raises LabError."""
     for replica in candidates:
         await_arrival(replica_set, replica)
     survivor = find_most_advanced(replica_set, candidates)
-    if is_complete:
+    if cluster_is_complete:
         return Survivor(survivor.name, read_keys(survivor), promotion_ns=0, unapplied=0)
     promoted = promote(survivor)
     return Survivor(survivor.name, read_keys(survivor), promoted.took_ns, promoted.unapplied)
@@ -741,7 +746,7 @@ def find_most_advanced(replica_set: ReplicaSet, candidates: Sequence[Member]) ->
 
 
 def _query_positions(replica_set: ReplicaSet, replica: Member) -> tuple[str, str]:
-    """The positions that a replica has received and applied."""
+    """The positions up to which a replica has received and applied."""
     return _received_position(replica), replica.query_position(replica_set.dialect.applied_sql)
 
 
@@ -752,8 +757,8 @@ def _received_position(replica: Member) -> str:
 
 def read_keys(member: Member) -> Keys:
     """Keys of all rows on the member. Raises LabError."""
-    with member.server.open_session(_KEYS_QUERY_TIMEOUT_S) as ask:
-        rows = ask(f"SELECT id FROM {TABLE}")
+    with member.server.open_session(_KEYS_QUERY_TIMEOUT_S) as run_query:
+        rows = run_query(f"SELECT id FROM {TABLE}")
     return np.fromiter((row["id"] for row in rows), np.int64, len(rows))
 
 

@@ -91,11 +91,11 @@ class BinaryLogReplication(ReplicationDialect):
         return store.begin(binary_log=self.binary_log(seed), tls=seed.tls)
 
     def restart_member(self, member: Member, seed: Seed) -> SqlServer:
-        """Start a server in place of a member's server that has ended, on its data or, if the seed's arrival is `new`, without data.
-        Does not wait until it is ready."""
+        """Start a server in place of a member's server that has ended, on its data, or without data if the seed's `join_mode` is
+        `new`. Does not wait until it is ready."""
         old = member.server
         assert isinstance(old, SqlServer) and member.start_server is not None, "only the laboratory restarts members"
-        if seed.arrival == "new":
+        if seed.join_mode == "new":
             shutil.rmtree(old.context.work)
             old.context.work.mkdir()
             member.server = member.start_server(seed)

@@ -38,7 +38,7 @@ class Source:
     compression: Compression | None
 
 
-Arrival = Literal["founds", "returns", "new"]
+JoinMode = Literal["founds", "returns", "new"]
 """How a node joins its cluster. `founds`: together with the other nodes, before any load; `returns`: again, with its old data;
 `new`: for the first time, without data."""
 
@@ -62,7 +62,7 @@ class Seed:
     """Addresses of all nodes, as the others reach them."""
     on_hosts: bool = False
     """Whether the members run on the user's own hosts, which other machines can reach too."""
-    arrival: Arrival = "founds"
+    join_mode: JoinMode = "founds"
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class GaleraReplication(MariadbReplication):
         port = ServerContext.port_on(PORT) if seed.on_hosts else PORT
         address, addresses = seed.nodes[seed.number], ",".join(f"{node}:{port}" for node in seed.nodes)
         listen_options = f";base_port={port};gmcast.listen_addr=tcp://{address}:{port}" if seed.on_hosts else ""
-        is_founder = seed.arrival == "founds"
+        is_founder = seed.join_mode == "founds"
         start_position = (f"--wsrep-start-position={seed.group}:0",) if is_founder else ()
         options = (
             *start_position,

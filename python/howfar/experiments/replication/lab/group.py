@@ -69,7 +69,7 @@ class GroupReplication(MysqlReplication):
             "enforce-update-everywhere-checks": "ON" if spec.multi_writer else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
             **({"communication-stack": "MYSQL"} if seed.on_hosts else {}),
-            **({"clone-threshold": 1} if seed.arrival == "new" else {}),
+            **({"clone-threshold": 1} if seed.join_mode == "new" else {}),
         }
         options = (
             "--plugin-load-add=group_replication.so",
@@ -83,14 +83,14 @@ class GroupReplication(MysqlReplication):
         )
         privileges = "BACKUP_ADMIN, GROUP_REPLICATION_STREAM" if seed.on_hosts else "BACKUP_ADMIN"
         grant_sql = f"GRANT {privileges} ON *.* TO '{ACCOUNT}'@'%';\n"
-        fetches_data = seed.arrival != "founds"
+        fetches_data = seed.join_mode != "founds"
         init_sql = log.init_sql + grant_sql + recovery_sql
         return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches_data=fetches_data)
 
     def rejoin(self, member: Member, seed: Seed, timeout_s: float) -> str:
         self._start(member, seed, timeout_s)
         method = "binary log"
-        if seed.arrival == "new":
+        if seed.join_mode == "new":
             # After cloning another member, the server exits and expects a supervisor to restart it; here we are the supervisor.
             wait_for(
                 lambda: not member.server.alive(),
@@ -98,7 +98,7 @@ class GroupReplication(MysqlReplication):
                 lambda: f"{member.name} did not end to begin anew with its clone",
                 "Its log says how far it came.",
             )
-            self._start(member, replace(seed, arrival="returns"), timeout_s)
+            self._start(member, replace(seed, join_mode="returns"), timeout_s)
             method = "clone"
         wait_for_node(member, timeout_s)
         return method

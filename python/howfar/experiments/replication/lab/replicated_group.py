@@ -81,7 +81,7 @@ def is_replicated(factors: Mapping[str, Level]) -> bool:
 
 
 def replication_spec(factors: Mapping[str, Level]) -> ReplicationSpec:
-    """The replication that a cell's levels request; a factor that the cell does not name has its ordinary level."""
+    """The replication that a cell's levels request; a factor that the cell does not name has its implied level."""
     mode, compression = REPLICATION.level_in(factors), REPLICA_COMPRESSION.level_in(factors)
     return ReplicationSpec(
         mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == SYNCHRONOUS_COMMIT_OFF else cast(Mode, mode),

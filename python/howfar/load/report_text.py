@@ -1,9 +1,9 @@
 """The report of a load as a document: answer, throughput, latencies, statements, errors, session, cost of the client; also as text in
 the layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. No I/O.
 
-In those layouts the first line names howfar; all others have the texts, columns and digits of sysbench or pgbench. The numbers are
-howfar's: percentiles of a finer histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses
-sysbench's 1024 buckets.
+In those layouts the first line names howfar; the others have the wording, columns and precision of sysbench or pgbench, except where
+`pgbench_notes` or a NOTE says otherwise. The numbers are howfar's: percentiles of a finer histogram and, in an open loop, response
+times measured from when each request was due. Only `--histogram` uses sysbench's 1024 buckets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from howfar.report.document import (
 from howfar.report.texts import SEPARATOR
 from howfar.units import counted, format_size_bytes, format_utc
 
-_ERRORS = {
+_ERROR_NAMES = {
     "1213": "deadlock",
     "1020": "record changed since last read",
     "1205": "lock wait timeout",
@@ -136,7 +136,7 @@ def _statement_table(result: Result) -> Table:
 
 
 def _in_flight_notes(result: Result) -> list[str]:
-    """A note on transactions in flight, if these would have raised the percentiles in a longer window."""
+    """A note on the transactions in flight at the end of the window, unless all of them are younger than the p99."""
     in_flight, p99 = result.in_flight, result.service_latency.percentile(0.99)
     if in_flight is None or not in_flight.count or (p99 is not None and in_flight.max_ns <= p99.low_ns):
         return []
@@ -149,17 +149,18 @@ def _in_flight_notes(result: Result) -> list[str]:
 def _percentiles_table(
     title: str, latencies: Iterable[tuple[str, LatencyHistogram]], notes: Sequence[str] = ()
 ) -> Table:
-    """A table with count and percentiles of each latency; `≥` marks a lower bound, which is all that unanswered requests permit."""
+    """A table with count and percentiles of each latency; `≥` marks a lower bound: with unanswered requests the exact value is
+    unknown."""
     headings = (title, "count", "mean", *(name for name, _ in SHARES), "max")
-    rows = tuple(plain_cells(label, f"{latency.count:,}", *_bounds(latency)) for label, latency in latencies)
+    rows = tuple(plain_cells(label, f"{latency.count:,}", *_latency_cells(latency)) for label, latency in latencies)
     return Table("", plain_columns(*headings), rows, tuple(notes), main=True)
 
 
-def _bounds(latency: LatencyHistogram) -> Iterator[str]:
+def _latency_cells(latency: LatencyHistogram) -> Iterator[str]:
     """Mean, percentiles and maximum, as text."""
     mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
-    shares = (latency.percentile(share) for share in (*(share for _, share in SHARES), 1))
-    for bound in (mean if latency.count else None, *shares):
+    percentiles = (latency.percentile(share) for share in (*(share for _, share in SHARES), 1))
+    for bound in (mean if latency.count else None, *percentiles):
         lower = "" if bound is None or bound.exact else "≥ "
         yield "-" if bound is None else f"{lower}{format_latency(bound.low_ns)}"
 
@@ -190,7 +191,7 @@ def _evidence_lines(result: Result) -> Iterator[str]:
 
 def _errors_text(finished: Finished) -> str:
     counts = [
-        f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
+        f"{count:,} x {code}{f' ({_ERROR_NAMES[code]})' if code in _ERROR_NAMES else ''}"
         for code, count in sorted(finished.errors.items())
     ]
     counts += [counted(finished.reconnects, "reconnect", ",")] if finished.reconnects else []
@@ -201,10 +202,10 @@ def _client_line(result: Result, cpu_use: CpuUse) -> str:
     """The cost of the measuring client itself: CPU time and memory."""
     finished = result.finished
     share = cpu_use.busiest_thread_ns / max(finished.elapsed_ns, 1)
-    cpu_ns = cpu_use.cpu_ns / finished.queries if finished.queries else None
+    cpu_ns_per_query = cpu_use.cpu_ns / finished.queries if finished.queries else None
     return fill(
         LINES["client"],
-        cost="" if cpu_ns is None else fill(LINES["client-cost"], cpu=format_latency(cpu_ns)),
+        cost="" if cpu_ns_per_query is None else fill(LINES["client-cost"], cpu=format_latency(cpu_ns_per_query)),
         busy=fill(LINES["one-thread" if cpu_use.threads == 1 else "busiest"], threads=cpu_use.threads, share=share),
         memory=format_size_bytes(finished.peak_memory_bytes),
         driver=result.ready.receipt.driver,
@@ -249,7 +250,7 @@ def partial_report(intervals: Sequence[Interval], reason: str = "interrupted") -
         f"{sum(getattr(interval, name) for interval in intervals):,} {name}"
         for name in ("transactions", "queries", "errors")
     )
-    totals = f"{', '.join(sums)} in the whole intervals until then"
+    totals = f"{', '.join(sums)} in the intervals completed until then"
     partial = fill("{reason} after {seconds:count} s of the window: not a result", reason=reason, seconds=seconds)
     return [f"Partial     {partial}", f"{'':12}{totals}"]
 
@@ -275,26 +276,26 @@ BUCKETS = 1024
 LOW_MS, HIGH_MS = 0.001, 100_000.0
 MAX_STARS = 40
 _LOG_LOW = math.log(LOW_MS)
-_BUCKETS_PER_LOG = (BUCKETS - 1) / (math.log(HIGH_MS) - _LOG_LOW)
+_BUCKETS_PER_E_FOLD = (BUCKETS - 1) / (math.log(HIGH_MS) - _LOG_LOW)
 
 
-def bucket(ns: int) -> int:
-    """sysbench's bucket nearest to a latency; values outside go into the first or the last."""
+def bucket_index(ns: int) -> int:
+    """The number of sysbench's bucket nearest to a latency; values outside go into the first or the last."""
     if ns <= 0:
         return 0
-    return min(max(math.floor((math.log(ns / 1e6) - _LOG_LOW) * _BUCKETS_PER_LOG + 0.5), 0), BUCKETS - 1)
+    return min(max(math.floor((math.log(ns / 1e6) - _LOG_LOW) * _BUCKETS_PER_E_FOLD + 0.5), 0), BUCKETS - 1)
 
 
 def value_ms(index: int) -> float:
     """The latency that sysbench prints for a bucket."""
-    return math.exp(index / _BUCKETS_PER_LOG + _LOG_LOW)
+    return math.exp(index / _BUCKETS_PER_E_FOLD + _LOG_LOW)
 
 
 def sysbench_histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
-    """The histogram as sysbench prints it, without its title; from (ns, count)."""
+    """The histogram as sysbench prints it, without its title. `pairs`: (ns, count)."""
     counts: Counter[int] = Counter()
     for ns, count in pairs:
-        counts[bucket(ns)] += count
+        counts[bucket_index(ns)] += count
     if not counts:
         return []
     max_count = max(counts.values())
@@ -339,7 +340,7 @@ def supported_percentile(percent: int) -> int:
 
 
 def sysbench_interval_lines(interval: Interval, job: LoadJob, percentile: int) -> list[str]:
-    """sysbench's line `[ 10s ] thds: …`; with a rate a second line about the queue."""
+    """sysbench's line `[ 10s ] thds: …`; in an open loop also a line about the queue."""
     seconds = interval.length_ns / 1e9 or 1.0
     share = supported_percentile(percentile)
     latency_ns = {0: 0, 50: interval.p50_ns, 95: interval.p95_ns, 99: interval.p99_ns, 100: interval.max_ns}[share]
@@ -370,7 +371,7 @@ def sysbench_report(result: Result, dialect: str, percentile: int, histogram: bo
         histogram_rows = sysbench_histogram_lines(result.transaction.all_requests.pairs())
         lines += ["Latency histogram (values are in milliseconds)", *histogram_rows, " "]
     if result.job.workload.kind == "bulk_insert":
-        lines.append("NOTE: transactions and events are INSERTs of 512 KiB here, where sysbench counts rows.")
+        lines.append("NOTE: transactions and events are INSERTs of 512 KiB here, whereas sysbench counts rows.")
     return [
         *lines,
         *_sysbench_statistics(result),
@@ -469,11 +470,13 @@ def pgbench_progress(interval: Interval) -> str:
 
 def pgbench_notes(job: LoadJob, shows_progress: bool) -> list[str]:
     """Notes on figures that this layout lacks, or whose meaning differs from pgbench's."""
-    notes = ["errors are always tried again, so none counts as failed; which transactions were retried is not counted"]
+    notes = [
+        "a transaction with an error is always retried, so none counts as failed; retries are counted, retried transactions are not"
+    ]
     if shows_progress:
-        notes.append("progress: p50 and p99 instead of lat and stddev, whose figures are not counted by interval")
+        notes.append("progress shows p50 and p99 instead of lat and stddev, which are not measured per interval")
     if job.arrivals is not None:
-        notes.append("the maximum of the schedule lag is not counted, nor the lag of an interval")
+        notes.append("neither the maximum schedule lag nor the lag per interval is measured")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""A made-up run whose throughputs follow from demands by another law than the model's: for tests of curves and economics."""
+"""A synthetic run whose throughputs follow from demands by another law than the model's: for tests of curves and economics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CurveCell:
     client_s: float = 0.0002
     server_s: float = 0.0008
     link_s: float = 0.0
-    carried: float = 1.0
+    wire_share: float = 1.0
     """Share of the replies' bytes that the link carried."""
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
     client_wait_s: float = 0.0
@@ -83,7 +83,7 @@ def _receipt(cell: CurveCell, seen: Measured) -> TrialReceipt:
         return build(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
 
     counters = LinkCounters(
-        to_client=one_direction(seen.bytes.to_client * cell.carried, seen.round_trips),
+        to_client=one_direction(seen.bytes.to_client * cell.wire_share, seen.round_trips),
         to_server=one_direction(seen.bytes.to_server, seen.round_trips),
     )
     at_rest = QuantilesNs(p50=cell.factors["rtt_ns"])
