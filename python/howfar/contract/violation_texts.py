@@ -27,8 +27,8 @@ _LINK = (
     ),
     ViolationText(
         "link-lost-packets",
-        "the emulated link to the {end:server|client} itself lost packets (segments without a buffer: {arena_segments:d}, "
-        "not transmitted: {transmit_segments:d}; packets that overflowed the socket: {socket_packets:d})",
+        "the link to the {end:server|client} itself lost packets (segments without buffer: {arena_segments:d}, "
+        "not sent: {transmit_segments:d}; packets at a full socket: {socket_packets:d})",
         over_link=True,
         older_sentences=(
             (
