@@ -163,8 +163,9 @@ def list_files(root: Path) -> set[str]:
 
 
 def without_network(root: Path, *command: str) -> str:
-    """Run a command in a root directory, without a network."""
-    return must(Path("/"), "unshare", "--net", "--mount", "chroot", root, *command)
+    """Run a command in a root directory, without a network and without the variables of this process."""
+    environment = ("env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    return must(Path("/"), "unshare", "--net", "--mount", "chroot", root, *environment, *command)
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a root directory is entered as root only")
