@@ -29,6 +29,15 @@ fn main() -> ExitCode {
     let first = arguments.first().map(String::as_str);
     match first {
         Some("link") => return howfar_link::run(),
+        // Whether this user can start the program, and start it again in a namespace.
+        Some("start") => {
+            let can_reach = std::env::current_exe().is_ok_and(|program| program.exists());
+            return if can_reach {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
+        }
         Some("echo" | "rtt" | "goodput") => return howfar_link::probe::run(),
         Some("mirror") => return mirror::run(&arguments[1], &arguments[2], &arguments[3]),
         Some("capture") => return capture::run(),

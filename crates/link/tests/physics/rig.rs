@@ -55,27 +55,31 @@ pub(crate) fn run_unprivileged(arguments: &[String]) -> bool {
     let copy = std::env::temp_dir().join(format!("howfar-physics-{}", std::process::id()));
     let program = std::env::current_exe().expect("the program knows its path");
     fs::copy(program, &copy).expect("the program can be copied");
-    let status = Command::new("setpriv")
-        .args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "--",
-        ])
-        .arg(&copy)
-        .args(arguments)
-        .current_dir("/")
-        .status();
-    let _ = fs::remove_file(&copy);
-    match status {
-        Ok(status) => status.success(),
-        Err(error) => {
-            println!("SKIPPED physics without root: setpriv cannot be started: {error}");
+    let run = |arguments: &[String]| {
+        Command::new("setpriv")
+            .args([
+                "--reuid",
+                "65534",
+                "--regid",
+                "65534",
+                "--clear-groups",
+                "--",
+            ])
+            .arg(&copy)
+            .args(arguments)
+            .current_dir("/")
+            .status()
+    };
+    let result = match run(&["start".to_owned()]) {
+        Ok(status) if status.success() => run(arguments).is_ok_and(|status| status.success()),
+        // An emulator may have the program's libraries in a directory that this user cannot enter.
+        started => {
+            println!("SKIPPED physics without root: the program cannot be started so: {started:?}");
             true
         }
-    }
+    };
+    let _ = fs::remove_file(&copy);
+    result
 }
 
 pub(crate) fn is_root() -> bool {
