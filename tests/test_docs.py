@@ -139,6 +139,16 @@ def test_files_that_a_document_names_exist(path: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_documents_that_messages_name_are_published() -> None:
+    """`./release` puts docs/ and the files of schema/ into wheels, packages and images."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "python" / "howfar").rglob("*.py")]
+    names = set(re.findall(r"\b(?:docs|schema)/[\w./-]+\.\w+", "\n".join(sources)))
+    assert "docs/addresses.md" in names
+    assert sorted(name for name in names if not (ROOT / name).is_file()) == []
+    published = (ROOT / "release").read_text(encoding="utf-8")
+    assert "cp -R docs " in published and "cp schema/*.json " in published
+
+
 def test_the_examples_of_clusters_are_what_their_tools_read() -> None:
     yaml = pytest.importorskip("yaml", reason="comes with Ray")
     util = pytest.importorskip("ray.autoscaler._private.util")

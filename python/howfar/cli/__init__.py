@@ -39,5 +39,7 @@ def _report_failed_import(error: Exception) -> int:
             raise error
         print(f"howfar: {incomplete.message}\n  {incomplete.advice}", file=sys.stderr)
         return incomplete.exit_code
-    print("howfar: out of memory or of open files; check ulimit -v and ulimit -n", file=sys.stderr)
+    print(
+        "howfar: memory or open files may be too few for this process; check ulimit -v and ulimit -n", file=sys.stderr
+    )
     return NO_MEMORY
